@@ -1,0 +1,73 @@
+"""The folder that carries the padding worker into an engine's environment."""
+
+import shutil
+from pathlib import Path
+
+import vllm_slo
+from vllm_slo.device.profiles import device_model
+from vllm_slo.engine.worker import environment
+
+WORKER_CLS = "vllm_slo.engine.worker.padding.PaddingWorker"
+
+_FILES = (
+    "errors.py",
+    "device/step.py",
+    "device/roofline.py",
+    "device/layers.py",
+    "device/shapes.py",
+    "device/capacity.py",
+    "device/catalogue.py",
+    "device/catalogue.toml",
+    "device/profiles.py",
+    "engine/worker/account.py",
+    "engine/worker/composition.py",
+    "engine/worker/environment.py",
+    "engine/worker/pacing.py",
+    "engine/worker/padding.py",
+    "engine/worker/steplog.py",
+)
+
+
+def overlay(
+    directory: Path,
+    *,
+    device: str,
+    model: str,
+    accounting_path: Path,
+    steps_path: Path | None = None,
+) -> dict[str, str]:
+    """Fills `directory` with the worker and what it needs; returns the variables to set.
+
+    The folder goes on the engine's PYTHONPATH in place of the suite's site-packages, which would
+    shadow the engine's own numpy and torch. Beside the standard library it needs numpy only.
+    `device` and `model` are as `device_model` takes them; paths among them may be relative.
+    `steps_path` asks for a line per step, in the form `vllm-slo calibrate` reads.
+
+    Raises:
+        ProfileError: the device or the model is not known, found before anything boots.
+    """
+    device, model = _absolute(device), _absolute(model)
+    device_model(device, model=model)
+    source = Path(vllm_slo.__file__).parent
+    package = directory / "vllm_slo"
+    for name in _FILES:
+        target = package / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, target)
+    for folder in (package, *(p for p in package.rglob("*") if p.is_dir())):
+        if folder.name != "__pycache__":
+            (folder / "__init__.py").write_text('"""Part of pytest-vllm-slo."""\n')
+    variables = {
+        "PYTHONPATH": str(directory.resolve()),
+        environment.DEVICE: device,
+        environment.MODEL: model,
+        environment.ACCOUNT: str(accounting_path.resolve()),
+    }
+    if steps_path is not None:
+        variables[environment.STEPS] = str(steps_path.resolve())
+    return variables
+
+
+def _absolute(name: str) -> str:
+    path = Path(name)
+    return str(path.resolve()) if path.exists() else name
