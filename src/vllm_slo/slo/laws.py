@@ -1,0 +1,10 @@
+"""The names of the lint rules, which a row's `accept` may list."""
+
+QUANTILE_ORDER = "quantile-order"
+LITTLES_LAW = "littles-law"
+ROOFLINE = "roofline"
+MONOTONY = "monotony"
+UNUSED = "unused"
+PROVENANCE = "provenance"
+
+LAWS = (QUANTILE_ORDER, LITTLES_LAW, ROOFLINE, MONOTONY, UNUSED, PROVENANCE)
