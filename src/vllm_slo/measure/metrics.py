@@ -28,7 +28,8 @@ def decode_tokens(table: Table) -> Floats:
     """
     in_first = table.first(table.event_tokens)
     in_first[np.isnan(in_first)] = 1.0
-    return table.output_tokens - in_first
+    after_first: Floats = table.output_tokens - in_first
+    return after_first
 
 
 def tpot_ms(table: Table) -> Floats:
@@ -36,7 +37,9 @@ def tpot_ms(table: Table) -> Floats:
     after_first = decode_tokens(table)
     spans = table.last(table.event_s) - table.first(table.event_s)
     defined = (table.events >= 2) & (after_first >= 1)
-    return np.divide(spans * 1e3, after_first, out=np.full(len(table), np.nan), where=defined)
+    values = np.full(len(table), np.nan)
+    values[defined] = spans[defined] * 1e3 / after_first[defined]
+    return values
 
 
 def itl_ms(table: Table) -> tuple[Floats, Ints]:
@@ -47,11 +50,15 @@ def itl_ms(table: Table) -> tuple[Floats, Ints]:
     """
     if len(table.event_s) < 2:
         return np.empty(0), np.empty(0, dtype=np.int64)
-    owner = np.repeat(np.arange(len(table)), table.events)
-    within = owner[1:] == owner[:-1]
-    gaps = np.diff(table.event_s)[within] * 1e3
-    tokens = table.event_tokens[1:][within]
-    return gaps / np.where(tokens >= 1, tokens, 1.0), owner[1:][within]
+    # A request's first event ends no gap.
+    ends_gap = np.ones(len(table.event_s) - 1, dtype=bool)
+    firsts = table.first_at[table.events > 0]
+    ends_gap[firsts[firsts > 0] - 1] = False
+    gaps = np.diff(table.event_s)[ends_gap] * 1e3
+    tokens = table.event_tokens[1:][ends_gap]
+    owner = np.repeat(np.arange(len(table)), np.maximum(table.events - 1, 0))
+    per_token: Floats = gaps / np.fmax(tokens, 1.0)  # fmax: 1 where the tokens are not known
+    return per_token, owner
 
 
 def meets(table: Table, limits_ms: dict[str, float]) -> Bools:

@@ -5,13 +5,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from vllm_slo.measure import metrics, throughput
 from vllm_slo.measure.metrics import LATENCIES, PER_REQUEST
 from vllm_slo.measure.run import Run
-from vllm_slo.measure.table import Bools, Floats, Ints, Table, tabulate
+from vllm_slo.measure.table import Floats, Ints, Table, tabulate
 from vllm_slo.measure.throughput import Goodput
 
 _LATENCY_NAME = re.compile(
@@ -19,21 +20,36 @@ _LATENCY_NAME = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Latency:
-    """One latency metric, pooled over the rounds.
-
-    `values_ms` and `rounds`, shape (n,), are the samples and the round of each. `without` counts
-    the requests that have none, by reason. `failed_by_round`, shape (rounds,), counts samples
-    that failed requests owe: they violate every limit but have no place in a displayed quantile.
-    """
+    """One latency metric, pooled over the rounds; worked out when it is first asked for."""
 
     metric: str
-    values_ms: Floats
-    rounds: Ints
-    without: Mapping[str, int]
-    failed_by_round: Ints
-    _failed: Bools = field(repr=False)
+    table: Table = field(repr=False)
+    round_count: int
+
+    @cached_property
+    def _samples(self) -> tuple[Floats, Ints]:
+        if self.metric == "itl":
+            return metrics.itl_ms(self.table)
+        values = PER_REQUEST[self.metric](self.table)
+        defined = np.flatnonzero(~np.isnan(values))
+        return values[defined], defined
+
+    @property
+    def values_ms(self) -> Floats:
+        """The samples, shape (n,), in the order of the records."""
+        return self._samples[0]
+
+    @property
+    def requests(self) -> Ints:
+        """The request of each sample, as its place among the records, shape (n,)."""
+        return self._samples[1]
+
+    @property
+    def without(self) -> Mapping[str, int]:
+        """How many requests have no sample, by reason."""
+        return metrics.undefined_because(self.table, self.metric)
 
     @property
     def n(self) -> int:
@@ -72,12 +88,21 @@ class Latency:
         return self.quantile(0.99)
 
     def outcomes(self) -> list[Floats]:
-        """What verdicts count, per round: samples of requests that succeeded, and infinity for
-        each sample that a failed request owes."""
-        judged, rounds = self.values_ms[~self._failed], self.rounds[~self._failed]
+        """What verdicts count, an array for each round: the samples of requests that succeeded,
+        and infinity for every sample that a failed request owes, since it violates every limit.
+
+        A failed request owes one sample; of ITL, as many as it had gaps planned.
+        """
+        table, values, of_request = self.table, self.values_ms, self.requests
+        kept = table.ok[of_request]
+        values, rounds = values[kept], table.round_index[of_request[kept]]
+        gaps = np.maximum(table.planned_output_tokens - 1, 0)
+        owes = {"itl": gaps, "tpot": np.minimum(gaps, 1)}.get(self.metric, np.ones(len(table)))
+        owed = np.bincount(table.round_index, owes * ~table.ok, self.round_count).astype(int)
+        at = np.searchsorted(rounds, np.arange(self.round_count + 1)).tolist()
         return [
-            np.concatenate([judged[rounds == one], np.full(owed, np.inf)])
-            for one, owed in enumerate(self.failed_by_round.tolist())
+            np.concatenate((values[at[i] : at[i + 1]], np.full(n, np.inf)))
+            for i, n in enumerate(owed.tolist())
         ]
 
 
@@ -193,43 +218,22 @@ def _summary(
     limits: dict[str, float] | None,
     **more: object,
 ) -> Summary:
-    output, _ = throughput.output_tok_s(run, table)
-    total, notes = throughput.total_tok_s(run, table)
+    rates = throughput.token_rates(run, table)
     failures = Counter(error for error in errors if error is not None)
     return Summary(
         requests=len(table),
         failed=int((~table.ok).sum()),
         failures=dict(failures.most_common()),
-        latencies={name: _latency(table, name, len(run.rounds)) for name in LATENCIES},
+        latencies={
+            name: Latency(metric=name, table=table, round_count=len(run.rounds))
+            for name in LATENCIES
+        },
         window_s=tuple(throughput.window_lengths(run).tolist()),
-        output_tok_s=tuple(output.tolist()),
-        total_tok_s=tuple(total.tolist()),
-        approximate=tuple(notes),
+        output_tok_s=tuple(rates.output_tok_s.tolist()),
+        total_tok_s=tuple(rates.total_tok_s.tolist()),
+        approximate=rates.approximate,
         goodput=None if limits is None else throughput.goodput(run, table, limits),
         **more,  # type: ignore[arg-type]
-    )
-
-
-def _latency(table: Table, metric: str, rounds: int) -> Latency:
-    owed = np.ones(len(table))
-    if metric == "itl":
-        values, owner = metrics.itl_ms(table)
-        owed = np.maximum(table.planned_output_tokens - 1, 0)
-    else:
-        values = PER_REQUEST[metric](table)
-        owner = np.flatnonzero(~np.isnan(values))
-        values = values[owner]
-        if metric == "tpot":
-            owed = (table.planned_output_tokens > 1).astype(float)
-    failed = ~table.ok
-    by_round = np.bincount(table.round_index, weights=owed * failed, minlength=rounds)
-    return Latency(
-        metric=metric,
-        values_ms=values,
-        rounds=table.round_index[owner],
-        without=metrics.undefined_because(table, metric),
-        failed_by_round=by_round.astype(np.int64),
-        _failed=failed[owner],
     )
 
 

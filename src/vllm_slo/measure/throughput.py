@@ -6,7 +6,7 @@ import numpy as np
 
 from vllm_slo.measure.metrics import meets
 from vllm_slo.measure.run import Round, Run
-from vllm_slo.measure.table import Bools, Floats, Ints, Table
+from vllm_slo.measure.table import Bools, Floats, Table
 
 UNKNOWN_EVENT_TOKENS = (
     "tokens per event are not told by the server: a request's final count is spread evenly over "
@@ -35,32 +35,46 @@ def window_lengths(run: Run) -> Floats:
 
 def drained_s(one: Round) -> float:
     """When the round had drained: its last sign of life, in seconds from its start."""
-    ends = [one.window_s[1]]
-    for record in one.records:
-        ends.append(record.sent_s if record.finished_s is None else record.finished_s)
-        if len(record.event_s):
-            ends.append(float(record.event_s[-1]))
-    return max(ends)
+    ends = [
+        (record.event_s[-1] if len(record.event_s) else record.sent_s)
+        if record.finished_s is None
+        else record.finished_s
+        for record in one.records
+    ]
+    return float(max(ends, default=one.window_s[1]))
 
 
-def output_tok_s(run: Run, table: Table) -> tuple[Floats, list[str]]:
-    """Output tokens that arrive inside the window / window, shape (rounds,), and what is
-    approximate about it."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenRates:
+    """Tokens/s inside each round's window, shape (rounds,), and what is approximate about them."""
+
+    output_tok_s: Floats
+    total_tok_s: Floats
+    approximate: tuple[str, ...]
+
+
+def token_rates(run: Run, table: Table) -> TokenRates:
+    """Output tokens that arrive inside the window / window; and the same with the prompt tokens
+    of requests whose prefill ended in the window."""
     tokens, notes = spread_tokens(table)
-    inside = _inside(run, table.event_round, table.event_s)
-    return _per_round(run, table.event_round[inside], tokens[inside]), notes
-
-
-def total_tok_s(run: Run, table: Table) -> tuple[Floats, list[str]]:
-    """As `output_tok_s`, with the prompt tokens of requests whose prefill ended in the window."""
-    output, notes = output_tok_s(run, table)
     prompts = np.where(
         np.isnan(table.prompt_tokens), table.planned_prompt_tokens, table.prompt_tokens
     )
-    inside = _inside(run, table.round_index, table.first(table.event_s))
-    if np.isnan(table.prompt_tokens[inside]).any():
-        notes = [*notes, UNKNOWN_PROMPTS]
-    return output + _per_round(run, table.round_index[inside], prompts[inside]), notes
+    first_s = table.first(table.event_s)
+    if np.isnan(table.prompt_tokens[table.events > 0]).any():
+        notes.append(UNKNOWN_PROMPTS)
+    # Requests, and so their events, lie round by round.
+    request_at = np.searchsorted(table.round_index, np.arange(len(run.rounds) + 1)).tolist()
+    event_at = np.concatenate(([0], np.cumsum(table.events)))[request_at].tolist()
+    output, total = np.empty(len(run.rounds)), np.empty(len(run.rounds))
+    for i, one in enumerate(run.rounds):
+        events, requests = slice(*event_at[i : i + 2]), slice(*request_at[i : i + 2])
+        output[i] = tokens[events][_inside(table.event_s[events], one.window_s)].sum()
+        total[i] = output[i] + prompts[requests][_inside(first_s[requests], one.window_s)].sum()
+    windows = window_lengths(run)
+    return TokenRates(
+        output_tok_s=output / windows, total_tok_s=total / windows, approximate=tuple(notes)
+    )
 
 
 def goodput(run: Run, table: Table, limits_ms: dict[str, float]) -> Goodput:
@@ -89,13 +103,7 @@ def spread_tokens(table: Table) -> tuple[Floats, list[str]]:
     return np.where(unknown, filled, table.event_tokens), notes
 
 
-def _inside(run: Run, round_index: Ints, time_s: Floats) -> Bools:
-    starts = np.array([one.window_s[0] for one in run.rounds], dtype=np.float64)
-    ends = np.array([one.window_s[1] for one in run.rounds], dtype=np.float64)
-    inside: Bools = (time_s >= starts[round_index]) & (time_s <= ends[round_index])
+def _inside(time_s: Floats, window_s: tuple[float, float]) -> Bools:
+    start, end = window_s
+    inside: Bools = (time_s >= start) & (time_s <= end)
     return inside
-
-
-def _per_round(run: Run, round_index: Ints, amounts: Floats) -> Floats:
-    sums = np.bincount(round_index, weights=amounts, minlength=len(run.rounds))
-    return np.asarray(sums / window_lengths(run), dtype=np.float64)
