@@ -60,12 +60,11 @@ class Attempt:
         connections = self.workload.concurrency or _OPEN_LOOP_CONNECTIONS
         try:
             await self._client.open(min(connections, len(self.exchanges)))
-            with ExitStack() as watching:
+            with quiet_heap(), ExitStack() as watching:
                 for observer in observers:
                     observer.begin()
                     watching.callback(self._end, observer)
-                with quiet_heap():
-                    await self._schedule.run(timeout_s=timeout_s, on_tick=on_tick)
+                await self._schedule.run(timeout_s=timeout_s, on_tick=on_tick)
         except asyncio.CancelledError:
             self._schedule.stop("interrupted")
             raise

@@ -1,6 +1,7 @@
 """The same client over httpx, for endpoints behind TLS, HTTP/2 or a proxy."""
 
 import asyncio
+import ssl
 from importlib.util import find_spec
 from time import monotonic
 
@@ -10,47 +11,49 @@ from vllm_slo.load.chunk import excerpt
 from vllm_slo.load.endpoint import Endpoint
 from vllm_slo.load.exchange import Exchange
 
-_OPEN_TIMEOUT_S = 10.0
+_OPEN_TIMEOUT_S = 30.0
 
 
 class HttpxClient:
     """httpx with its limits lifted: no cap on connections, no timeouts but ours.
 
-    Costs about ten times the wire client's CPU per event (docs/client.md), and times are taken
-    after httpx has decoded a read. HTTP/2 is used where the `h2` package is there.
+    Costs many times the wire client's CPU per event (docs/client.md), and a read's time is taken
+    when httpx hands it over. HTTP/2 is used where the `h2` package is there. Proxies and
+    certificates are taken from the environment, as httpx does it.
+
+    Every connection is an `httpx.AsyncClient` of its own: with n idle connections in one pool
+    httpcore 1.0 takes time of the order of n squared for each request, seconds for 256.
     """
 
     def __init__(self, endpoint: Endpoint, *, request_timeout_s: float) -> None:
-        self._url = endpoint.url
-        self._models_url = f"{endpoint.base_url}/v1/models"
+        self._endpoint = endpoint
         self._request_timeout_s = request_timeout_s
+        self._tls = httpx.create_ssl_context()
+        self._idle: list[httpx.AsyncClient] = []
+        self._all: list[httpx.AsyncClient] = []
         self._tasks: dict[asyncio.Task[None], Exchange] = {}
-        self._http = httpx.AsyncClient(
-            headers=endpoint.headers(),
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=None, keepalive_expiry=None
-            ),
-            timeout=httpx.Timeout(None),
-            http2=find_spec("h2") is not None,
-        )
 
     def prepare(self, body: bytes) -> bytes:
         return body
 
     async def open(self, connections: int) -> None:
-        """Leaves that many connections in the pool, by as many requests for the models' list."""
+        """Opens that many connections, by as many requests for the list of models."""
 
         async def one() -> None:
-            await self._http.get(self._models_url)
+            http = self._new()
+            await http.get(f"{self._endpoint.base_url}/v1/models")
+            self._idle.append(http)
 
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
-                await asyncio.gather(*(one() for _ in range(connections)))
+                missing = connections - len(self._idle)
+                await asyncio.gather(*(one() for _ in range(missing)))
         except (httpx.HTTPError, OSError, TimeoutError):
             return  # the requests themselves will say what is wrong
 
     def send(self, exchange: Exchange) -> None:
-        task = asyncio.get_running_loop().create_task(self._carry(exchange))
+        http = self._idle.pop() if self._idle else self._new()
+        task = asyncio.get_running_loop().create_task(self._carry(exchange, http))
         self._tasks[task] = exchange
         task.add_done_callback(self._tasks.pop)
 
@@ -63,15 +66,29 @@ class HttpxClient:
         self.abort("the client was closed")
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._http.aclose()
+        for http in self._all:
+            await http.aclose()
 
-    async def _carry(self, exchange: Exchange) -> None:
+    def _new(self) -> httpx.AsyncClient:
+        http = httpx.AsyncClient(
+            headers=self._endpoint.headers(),
+            verify=self._tls,
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=None, keepalive_expiry=None
+            ),
+            timeout=httpx.Timeout(None),
+            http2=find_spec("h2") is not None,
+        )
+        self._all.append(http)
+        return http
+
+    async def _carry(self, exchange: Exchange, http: httpx.AsyncClient) -> None:
         exchange.sent_s = monotonic()
         fault: str | None = "the client failed, not the server"
         try:
             async with (
                 asyncio.timeout(self._request_timeout_s),
-                self._http.stream("POST", self._url, content=exchange.request) as response,
+                http.stream("POST", self._endpoint.url, content=exchange.request) as response,
             ):
                 exchange.status = response.status_code
                 exchange.location = response.headers.get("location")
@@ -79,13 +96,17 @@ class HttpxClient:
                     exchange.reads.append((monotonic(), read))
             fault = None
         except TimeoutError:
-            fault = (
-                f"timeout: the answer had not ended {self._request_timeout_s:g} s after the request"
-            )
+            within = f"{self._request_timeout_s:g} s after the request"
+            fault = f"timeout: the answer had not ended {within}"
         except httpx.ConnectError as error:
-            fault = f"could not connect to {self._url}: {excerpt(error)}"
+            fault = f"could not connect to {self._endpoint.base_url}: {excerpt(error)}"
+        except httpx.RemoteProtocolError as error:
+            where = "before any answer" if exchange.status is None else "inside its answer"
+            fault = f"the connection was cut {where}, or it is not HTTP: {excerpt(error)}"
         except (httpx.HTTPError, OSError) as error:
             where = "before any answer" if exchange.status is None else "inside its answer"
-            fault = f"the connection was cut {where}: {type(error).__name__}: {excerpt(error)}"
+            said = excerpt(error) or type(error).__name__
+            fault = f"the connection was cut {where}: {said}"
         finally:
+            self._idle.append(http)
             exchange.end(fault)
