@@ -56,6 +56,10 @@ def overlay(
         environment.DEVICE: device,
         environment.MODEL: model,
         environment.ACCOUNT: str(accounting_path.resolve()),
+        # The tiny model needs one thread, and no core to itself: bound to one, a worker waits
+        # there for whatever else runs on it while another core idles.
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
     if steps_path is not None:
         variables[environment.STEPS] = str(steps_path.resolve())
