@@ -26,7 +26,10 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientFacts:
-    """How well the load generator kept its plan. Lags in seconds, rates in requests/s."""
+    """How well the load generator kept its plan. Lags in seconds, rates in requests/s.
+
+    `exact_prompts` is False where prompts are texts, whose length in tokens is not the plan's.
+    """
 
     send_lag_p99_s: float = 0.0
     loop_lag_max_s: float = 0.0
@@ -34,6 +37,7 @@ class ClientFacts:
     achieved_rps: float | None = None
     warmup_requests: int = 0
     warmup_settled: bool = True
+    exact_prompts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,13 @@ class Run:
     @property
     def records(self) -> list[RequestRecord]:
         return [record for one in self.rounds for record in one.records]
+
+    @property
+    def concurrency(self) -> int | None:
+        """The closed-loop slots; `None` in an open loop, or where the server's are not known."""
+        seqs = self.settings.max_num_seqs
+        workload = self.workload if seqs is None else self.workload.for_server(seqs)
+        return self.workload.concurrency or workload.concurrency
 
     def joined(self, other: "Run") -> "Run":
         """This run and the rounds of another of the same workload and server."""
