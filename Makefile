@@ -58,7 +58,7 @@ test: engines ## the tests of the plugin and the library; some boot real vLLM
 
 .PHONY: fidelity calibration bench
 fidelity: engines ## the simulated scheduler against vLLM's own, step by step, 1,000 cases
-	$(BIN)/pytest tests/sim -m fidelity --hypothesis-profile=nightly $(PYTEST_ARGS)
+	$(BIN)/pytest -k fidelity --hypothesis-profile=nightly $(PYTEST_ARGS)
 
 calibration: $(DEV) ## how often the verdicts are wrong: tables and plots for docs/
 	$(BIN)/python benchmarks/calibration.py

@@ -19,7 +19,7 @@ HEADER = """\
 
 def resolved(requirements: list[str]) -> dict[str, str]:
     """Project name to version, as pip resolves `requirements` with nothing installed."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "install", "-qq"]
     plan = subprocess.run(
         [*pip, "--dry-run", "--ignore-installed", "--report", "-", *requirements],
         cwd=ROOT,
