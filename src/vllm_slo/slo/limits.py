@@ -33,7 +33,9 @@ _FIGURES = {
     "output_tok_s": _Kind(bound="lower", label="output", unit=" tok/s"),
     "total_tok_s": _Kind(bound="lower", label="total", unit=" tok/s"),
     "goodput": _Kind(bound="lower", label="goodput", per_class=True, at_most=1.0),
-    "preemptions": _Kind(bound="upper", label="preemptions", two_sided=True, zero_allowed=True),
+    "preemptions": _Kind(
+        bound="upper", label="preemptions", unit=" a round", two_sided=True, zero_allowed=True
+    ),
     "preemptions_per_minute": _Kind(
         bound="upper", label="preemptions", unit="/min", two_sided=True, zero_allowed=True
     ),
