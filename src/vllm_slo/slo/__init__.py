@@ -6,9 +6,11 @@ from vllm_slo.slo.limits import Limit
 from vllm_slo.slo.row import Provenance, Row
 from vllm_slo.slo.rule import Rule, rule_for
 from vllm_slo.slo.thresholds import Thresholds, find
+from vllm_slo.slo.trust import Doubts, trust
 from vllm_slo.slo.verdict import LimitVerdict, Outcome, Verdict
 
 __all__ = [
+    "Doubts",
     "Limit",
     "LimitVerdict",
     "Outcome",
@@ -22,4 +24,5 @@ __all__ = [
     "is_settled",
     "judge",
     "rule_for",
+    "trust",
 ]
