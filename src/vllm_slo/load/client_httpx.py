@@ -1,7 +1,6 @@
 """The same client over httpx, for endpoints behind TLS, HTTP/2 or a proxy."""
 
 import asyncio
-import ssl
 from importlib.util import find_spec
 from time import monotonic
 
