@@ -21,11 +21,12 @@ from vllm_slo.engine.readiness import (
     Answers,
     DiedError,
     NotOursError,
-    NotReadyError,
+    TimeUpError,
+    WrongAnswerError,
     wait_until_ready,
 )
 from vllm_slo.engine.server import Server
-from vllm_slo.engine.supervise import Supervised
+from vllm_slo.engine.supervise import GRACE_S, Supervised
 from vllm_slo.errors import BootError, SettingsError
 from vllm_slo.measure.run import EngineInfo
 from vllm_slo.settings import Settings
@@ -47,13 +48,14 @@ def boot(
     cache_dir: Path | None = None,
     environ: Mapping[str, str] | None = None,
     port: int = 0,
+    stop_grace_s: float = GRACE_S,
 ) -> Server:
     """Boots vLLM with the settings and waits until it is ready.
 
     `environment` is as `find` takes it. On `emulated`, `model` and `device` say what is emulated;
     what runs is the tiny shape. `environ` stands in for our own environment variables. `port` is
-    the one to try first; another is taken where it is not free. The log is kept in
-    `<report_dir>/servers/`.
+    the one to try first; another is taken where it is not free. At its end the server has
+    `stop_grace_s` before it is killed. The log is kept in `<report_dir>/servers/`.
 
     Raises:
         SettingsError: a setting that this vLLM does not take, before anything starts; or one that
@@ -74,6 +76,7 @@ def boot(
         folder=Path(report_dir).absolute() / "servers",
         environ=dict(os.environ if environ is None else environ),
         timeout_s=boot_timeout_s,
+        stop_grace_s=stop_grace_s,
     )
     for attempt in range(1, _PORTS_TRIED + 1):
         try:
@@ -98,6 +101,7 @@ class _Boot:
     folder: Path
     environ: Mapping[str, str]
     timeout_s: float
+    stop_grace_s: float
 
     def attempt(self, port: int) -> Server:
         try:
@@ -143,11 +147,14 @@ class _Boot:
             self._check_kept(server)
             return server
         except BaseException as error:
+            after_s = time.monotonic() - started
             code = None if process is None else process.exit_code()
             if process is not None:
                 process.stop()
             shutil.rmtree(scratch, ignore_errors=True)
-            raise self._explained(error, code, log_path, time.monotonic() - started) from error
+            if isinstance(error, DiedError | NotOursError | TimeUpError | WrongAnswerError):
+                raise self._explained(error, code, log_path, after_s) from error
+            raise
         finally:
             reserved.release()
 
@@ -170,6 +177,7 @@ class _Boot:
             cwd=scratch,
             log=log_path,
             remove=[scratch],
+            grace_s=self.stop_grace_s,
         )
 
     def _config(self, answers: Answers, log_path: Path) -> dict[str, Any]:
@@ -208,11 +216,9 @@ class _Boot:
             )
 
     def _explained(
-        self, error: BaseException, code: int | None, log_path: Path, after_s: float
-    ) -> BaseException:
-        """The error to raise: with what the log says, where the server died or hung."""
-        if not isinstance(error, DiedError | NotOursError | NotReadyError):
-            return error
+        self, error: Exception, code: int | None, log_path: Path, after_s: float
+    ) -> Exception:
+        """What to raise for a server that died, hung or answered wrongly, with its log's words."""
         log = bootlog.read_log(log_path)
         if isinstance(error, NotOursError) or bootlog.address_is_taken(log):
             return _PortTakenError(str(error) or f"Address already in use (log: {log_path})")
@@ -220,9 +226,12 @@ class _Boot:
         if isinstance(error, DiedError):
             head = f"{what} died while booting, {after_s:.1f} s after its start (exit {code})"
             cause = bootlog.root_cause(log, exit_code=code)
+        elif isinstance(error, TimeUpError):
+            head = f"{what} was not ready within {self.timeout_s:g} s"
+            cause = f"last seen: {error}; give it longer with --slo-boot-timeout"
         else:
-            head = f"{what} was not ready within {self.timeout_s:.0f} s"
-            cause = f"{error}\nit needs longer, perhaps: --slo-boot-timeout"
+            head = f"{what} booted, and does not serve"
+            cause = str(error)
         last = "\n  ".join(bootlog.last_lines(log) or ["it printed nothing"])
         return BootError(
             f"{head}\n{cause}\n\nlast lines of its log:\n  {last}\n\nwhole log: less {log_path}"

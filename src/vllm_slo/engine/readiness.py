@@ -21,12 +21,16 @@ class DiedError(Exception):
     """The process ended before it was ready."""
 
 
-class NotReadyError(Exception):
+class TimeUpError(Exception):
     """The time is up; the text says what was waited for."""
 
 
+class WrongAnswerError(Exception):
+    """The server answers, and not as it should; the text says how."""
+
+
 class NotOursError(Exception):
-    """Something answers on the port that is not the server we started."""
+    """What listens on the port is not the server we started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +58,9 @@ def wait_until_ready(
 
     Raises:
         DiedError: the process ended; it is noticed within a tenth of a second.
-        NotOursError: another process listens on the port, or the key is not asked for.
-        NotReadyError: the time is up.
+        NotOursError: another process listens on the port.
+        WrongAnswerError: no token comes back, or our key is refused or not asked for.
+        TimeUpError: it is.
     """
     with control_client(base_url, api_key) as client:
         _wait_healthy(process, client, until)
@@ -94,7 +99,7 @@ def _prove_key(process: Supervised, base_url: str, until: float) -> None:
     with control_client(base_url) as stranger:
         status = _get(process, stranger, "/v1/models", until).status_code
     if status not in (401, 403):
-        raise NotOursError(f"/v1/models answers {status} without the API key")
+        raise WrongAnswerError(f"/v1/models answers {status} without the API key")
 
 
 def _one_token(process: Supervised, client: httpx.Client, model: Model, until: float) -> None:
@@ -104,25 +109,25 @@ def _one_token(process: Supervised, client: httpx.Client, model: Model, until: f
         answer = client.post("/v1/completions", json=body, timeout=left)
     except httpx.HTTPError as error:
         _check(process, until, f"the first completion: {type(error).__name__}", wait_s=1.0)
-        raise NotReadyError(f"the first completion failed: {error!r}") from error
+        if isinstance(error, httpx.TimeoutException):
+            raise TimeUpError("the first completion has no answer") from error
+        raise WrongAnswerError(f"the first completion failed: {error!r}") from error
     if answer.status_code != 200:
         _check(process, until, "", wait_s=1.0)
-        raise NotReadyError(
+        raise WrongAnswerError(
             f"the first completion answers {answer.status_code}: {answer.text[:300]}"
         )
     usage = answer.json().get("usage") or {}
     if usage.get("completion_tokens") != 1:
-        raise NotReadyError(f"the first completion has no token: usage {usage}")
+        raise WrongAnswerError(f"the first completion has no token: usage {usage}")
 
 
 def _json(process: Supervised, client: httpx.Client, path: str, until: float) -> dict[str, Any]:
     answer = _get(process, client, path, until)
-    if answer.status_code in (401, 403):
-        raise NotOursError(f"{path} answers {answer.status_code} to our API key")
     try:
         value = answer.raise_for_status().json()
     except (httpx.HTTPStatusError, ValueError) as error:
-        raise NotReadyError(f"{path}: {error}") from error
+        raise WrongAnswerError(f"{path}: {error}") from error
     return value if isinstance(value, dict) else {}
 
 
@@ -131,11 +136,11 @@ def _get(process: Supervised, client: httpx.Client, path: str, until: float) -> 
         return client.get(path)
     except httpx.HTTPError as error:
         _check(process, until, "", wait_s=1.0)
-        raise NotReadyError(f"{path}: {error!r}") from error
+        raise WrongAnswerError(f"{path}: {error!r}") from error
 
 
 def _check(process: Supervised, until: float, waited_for: str, *, wait_s: float) -> None:
     if process.wait(wait_s) is not None:
         raise DiedError
     if time.monotonic() > until:
-        raise NotReadyError(waited_for)
+        raise TimeUpError(waited_for)
