@@ -58,7 +58,7 @@ class TrafficClass:
 class MixPlan:
     """A `Plan` that draws requests of `classes`, at the times of `arrivals` in an open loop.
 
-    `requests` may be `None` until `sized` is told the number of closed-loop slots. Classes,
+    Without `requests` there are 4 for each of the closed loop's `slots`, and at least 64. Classes,
     arrivals and each class's lengths have random streams of their own: two plans from one seed
     that differ in arrivals or in the number of requests agree in the lengths they share.
     """
@@ -66,6 +66,7 @@ class MixPlan:
     classes: tuple[TrafficClass, ...]
     arrivals: OpenLoop | None = None
     requests: int | None = None
+    slots: int | None = None
 
     def __post_init__(self) -> None:
         if not self.classes:
@@ -77,15 +78,20 @@ class MixPlan:
         if self.requests is not None and self.requests < 1:
             raise WorkloadError(f"requests must be >= 1, not {self.requests}")
 
+    @property
+    def count(self) -> int | None:
+        """How many requests there are; `None` until `sized`, where that depends on the slots."""
+        if self.requests is not None or self.slots is None:
+            return self.requests
+        return max(LEAST_REQUESTS, REQUESTS_PER_SLOT * self.slots)
+
     def sized(self, concurrency: int) -> "MixPlan":
-        """This plan with enough requests to turn each of `concurrency` slots over."""
-        enough = max(LEAST_REQUESTS, REQUESTS_PER_SLOT * concurrency)
-        return self if self.requests is not None else replace(self, requests=enough)
+        return replace(self, slots=concurrency)
 
     def __call__(self, rng: np.random.Generator) -> Sequence[PlannedRequest]:
-        if self.requests is None:
+        n = self.count
+        if n is None:
             raise WorkloadError("the number of requests is not known: give requests=...")
-        n = self.requests
         class_rng, arrival_rng, *length_rngs = rng.spawn(2 + 2 * len(self.classes))
         kinds = choose(class_rng, [c.weight for c in self.classes], n)
         inputs, outputs = self._lengths(kinds, length_rngs)

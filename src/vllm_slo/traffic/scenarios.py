@@ -1,6 +1,7 @@
 """The scenarios: uniform, mixed, any mixture, and a recorded trace."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -127,18 +128,18 @@ def _workload(
         raise WorkloadError(f"{name}: give concurrency=... or arrivals=..., not both")
     if arrivals is None:
         arrivals = ClosedLoop() if concurrency is None else ClosedLoop(concurrency)
+    plan = MixPlan(classes=classes, requests=requests)
     params = _described(classes)
     if not isinstance(arrivals, ClosedLoop):
         count = OPEN_LOOP_REQUESTS if requests is None else requests
         params |= {"arrivals": str(arrivals), "requests": count}
-        plan = MixPlan(classes=classes, arrivals=arrivals, requests=count)
+        plan = replace(plan, arrivals=arrivals, requests=count)
         return Workload(name=name, plan=plan, seed=seed, params=tuple(params.items()))
-    plan = MixPlan(classes=classes, requests=requests)
     if arrivals.slots is not None:
         plan = plan.sized(arrivals.slots)
     count_text = f"{REQUESTS_PER_SLOT} x concurrency, at least {LEAST_REQUESTS}"
     params["concurrency"] = str(arrivals) if arrivals.slots is None else arrivals.slots
-    params["requests"] = count_text if plan.requests is None else plan.requests
+    params["requests"] = count_text if plan.count is None else plan.count
     return Workload(
         name=name,
         plan=plan,
