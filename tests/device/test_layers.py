@@ -58,8 +58,8 @@ def write_profile(folder: Path, *, leave_out: Callable[..., bool] = lambda *_: F
     (folder / "model.json").write_text(json.dumps(MODEL))
     dense = [f"{name},{n},{true(n)}" for name, true in DENSE.items() for n in TOKENS]
     rows = [f"{name},{r},{true(r)}" for name, true in PER_SEQUENCE.items() for r in ROWS]
-    grid = [f"{k},{c},{n},{kv},{attention(k, c, n, kv)}" for k, c, n, kv in points()
-            if not leave_out(k, c, n, kv)]  # fmt: skip
+    kept = (point for point in points() if not leave_out(*point))
+    grid = [",".join(map(str, (*point, attention(*point)))) for point in kept]
     _csv(folder / "dense.csv", "layer,tokens,time_us", dense)
     _csv(folder / "per_sequence.csv", "layer,sequences,time_us", rows)
     header = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us"
@@ -72,8 +72,8 @@ def _csv(path: Path, header: str, lines: list[str]) -> None:
 
 
 def outside_attention_ms(tokens: int, rows: int) -> float:
-    block = sum(true(tokens) for name, true in DENSE.items() if name not in ("embedding",
-                                                                            "final_layernorm"))  # fmt: skip
+    per_step = ("embedding", "final_layernorm")
+    block = sum(true(tokens) for name, true in DENSE.items() if name not in per_step)
     block += DENSE["layernorm"](tokens)  # a block has two
     once = DENSE["embedding"](tokens) + DENSE["final_layernorm"](tokens)
     return (LAYERS * block + once + sum(true(rows) for true in PER_SEQUENCE.values())) / 1e3
