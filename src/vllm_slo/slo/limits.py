@@ -80,6 +80,11 @@ class Limit:
         sign = "<=" if self.bound == "upper" else ">="
         return f"{subject} {sign} {_plain(self.value)}{_FIGURES[self.name].unit}"
 
+    @property
+    def most(self) -> float:
+        """The largest value that the metric can have."""
+        return _FIGURES[self.name].at_most if self.name in _FIGURES else math.inf
+
     def holds_for(self, value: float) -> bool:
         """Whether a figure is on the right side; the limit's own value is."""
         return value <= self.value if self.bound == "upper" else value >= self.value
