@@ -2,20 +2,29 @@
 
     python benchmarks/client.py [--vllm-python PATH] [--streams 64 256 512]
 
-Each client runs in a process and on a core of its own, the server on another. All streams of a
-cell start together, and each gets a token every 25 ms. The true TTFT of a stream is the server's
-stamp of its first token minus the start of the burst, which is when the server read the first
-request of all: it holds the server's own start-up. A client's error is the TTFT that it reports
-minus the truth. CPU is the client process's own, from the start of the burst to its end, over the
-token events. Prints a Markdown table; exits with 1 where our client is over its limits.
+All streams of a cell start together, and each gets a token every 25 ms. Each client runs in a
+process and on a core of its own, the server on another. CPU is the client process's own, from
+the start of the burst to its end, over the token events.
+
+- What TTFT should be, 25 ms and the server's own start-up, is measured with bare sockets in the
+  same run: prepared requests, written one after the other, and the server's stamps of its first
+  tokens. A client's error is what it reports, less that: in the mean, and between the p99s.
+- "read late" is the TTFT that a client reports for a stream, less the server's stamp of that
+  stream's first token (both from the start of the burst, which is when the server read the first
+  request): what a client adds by not looking.
+
+Prints a Markdown table; exits with 1 where our client is over its limits.
 """
 
 import argparse
 import asyncio
 import gc
 import json
+import math
 import os
 import random
+import select
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -28,7 +37,8 @@ TOKENS = 80
 PROMPT_TOKENS = 512
 VOCAB = 128_000
 MAX_CPU_US = 12.0  # per event, at 512 streams
-MAX_TTFT_ERROR_MS = 25.0  # p99, at every size
+MAX_TTFT_ERROR_MS = 25.0  # p99, over the server's own start-up, at every size
+BARE = "bare sockets"
 
 
 def main() -> int:
@@ -47,7 +57,7 @@ def main() -> int:
     if len(cores) < 2:
         print("two cores are needed: one for the server, one for the client", file=sys.stderr)
         return 2
-    pythons = {"wire": sys.executable, "aiohttp": sys.executable, "httpx": sys.executable}
+    pythons = dict.fromkeys((BARE, "wire", "aiohttp", "httpx"), sys.executable)
     if options.vllm_python:
         pythons["vllm bench serve"] = options.vllm_python
     server = [sys.executable, str(Path(__file__).with_name("golden_server.py"))]
@@ -57,12 +67,14 @@ def main() -> int:
         assert process.stdout is not None
         url = f"http://127.0.0.1:{int(process.stdout.readline())}"
         try:
+            measure(BARE, sys.executable, url, [64], core=cores[0])  # warms the server up
             for name, python in pythons.items():
                 rows += measure(name, python, url, options.streams, core=cores[0])
         finally:
             process.terminate()
-    print(as_table(rows))
-    return judged(rows)
+    figures = against(rows)
+    print(as_table(figures))
+    return judged(figures)
 
 
 def measure(
@@ -92,31 +104,55 @@ def measure(
 
 def as_row(name: str, streams: int, seen: dict, log: list[dict]) -> dict[str, object]:
     """Matches each stream with the server's account of it, by its prompt."""
-    zero_s = min(served["received_s"] for served in log)
-    truth_ms = {tuple(s["prompt"][:8]): 1e3 * (s["sent_s"][0] - zero_s) for s in log}
-    assert len(truth_ms) == streams == len(seen["ttft_ms"]), "not every stream was served"
-    error_ms = sorted(ttft - truth_ms[tuple(prompt)] for prompt, ttft in seen["ttft_ms"])
+    zero_s = seen.get("zero_s") or min(served["received_s"] for served in log)
+    stamp_ms = {tuple(s["prompt"][:8]): 1e3 * (s["sent_s"][0] - zero_s) for s in log}
+    assert len(stamp_ms) == streams == len(seen["ttft_ms"]), "not every stream was served"
     return {
         "client": name,
         "streams": streams,
         "cpu_us": 1e6 * seen["cpu_s"] / (streams * TOKENS),
-        "truth_mean_ms": sum(truth_ms.values()) / streams,
-        "startup_ms": 1e3 * (max(s["received_s"] for s in log) - zero_s),
-        "ttft_mean_ms": sum(ttft for _, ttft in seen["ttft_ms"]) / streams,
-        "error_mean_ms": sum(error_ms) / streams,
-        "error_p99_ms": error_ms[int(0.99 * (streams - 1))],
+        "ttft_ms": sorted(ttft for _, ttft in seen["ttft_ms"]),
+        "stamp_ms": sorted(stamp_ms.values()),
+        "late_ms": sorted(ttft - stamp_ms[tuple(prompt)] for prompt, ttft in seen["ttft_ms"]),
     }
+
+
+def against(rows: list[dict]) -> list[dict]:
+    """The rows in figures, each against the bare sockets of its size."""
+    truth = {row["streams"]: row["stamp_ms"] for row in rows if row["client"] == BARE}
+    return [
+        {
+            "client": row["client"],
+            "streams": row["streams"],
+            "cpu_us": row["cpu_us"],
+            "ttft_mean_ms": mean(row["ttft_ms"]),
+            "true_mean_ms": mean(truth[row["streams"]]),
+            "error_mean_ms": mean(row["ttft_ms"]) - mean(truth[row["streams"]]),
+            "error_p99_ms": p99(row["ttft_ms"]) - p99(truth[row["streams"]]),
+            "late_p99_ms": p99(row["late_ms"]),
+        }
+        for row in rows
+    ]
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def p99(ordered: list[float]) -> float:
+    return ordered[math.ceil(0.99 * len(ordered)) - 1]
 
 
 def as_table(rows: list[dict]) -> str:
     lines = [
         "| client | streams | CPU per event, µs | TTFT reported, mean ms | true, mean ms"
-        " | error, mean ms | error, p99 ms |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        " | error, mean ms | error of p99, ms | read late, p99 ms |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [
         f"| {r['client']} | {r['streams']} | {r['cpu_us']:.1f} | {r['ttft_mean_ms']:.1f}"
-        f" | {r['truth_mean_ms']:.1f} | {r['error_mean_ms']:.1f} | {r['error_p99_ms']:.1f} |"
+        f" | {r['true_mean_ms']:.1f} | {r['error_mean_ms']:.1f} | {r['error_p99_ms']:.1f}"
+        f" | {r['late_p99_ms']:.1f} |"
         for r in rows
     ]
     return "\n".join(lines)
@@ -135,11 +171,9 @@ def judged(rows: list[dict]) -> int:
             faults.append(f"{streams} streams: aiohttp takes less CPU ({ratio:.2f})")
         if streams >= 512 and row["cpu_us"] > MAX_CPU_US:
             faults.append(f"{streams} streams: {row['cpu_us']:.1f} µs per event > {MAX_CPU_US}")
-        if row["error_p99_ms"] > MAX_TTFT_ERROR_MS:
-            faults.append(
-                f"{streams} streams: TTFT error p99 {row['error_p99_ms']:.1f} ms"
-                f" > {MAX_TTFT_ERROR_MS}"
-            )
+        worst_ms = max(row["error_p99_ms"], row["late_p99_ms"])
+        if worst_ms > MAX_TTFT_ERROR_MS:
+            faults.append(f"{streams} streams: TTFT p99 off by {worst_ms:.1f} ms")
     print()
     for fault in faults:
         print(f"over the limit: {fault}", file=sys.stderr)
@@ -194,6 +228,40 @@ def ours(client: str, url: str, streams: int) -> dict:
             for planned, record in pairs
         ],
     }
+
+
+def bare(url: str, streams: int) -> dict:
+    """The least that can be done: blocking writes, one after the other, and an epoll loop."""
+    host, port = url.removeprefix("http://").split(":")
+    asked = prompts(streams)
+    requests = []
+    for ids in asked:
+        body = json.dumps({"prompt": ids, "max_tokens": TOKENS}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}"
+        requests.append(head.encode() + b"\r\n\r\n" + body)
+    sockets = [socket.create_connection((host, int(port))) for _ in asked]
+    first_s: dict[int, float] = {}
+    poll = select.epoll()
+    for one in sockets:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        poll.register(one, select.EPOLLIN)
+    by_number = {one.fileno(): one for one in sockets}
+    began_s, zero_s = process_time(), monotonic()
+    for one, request in zip(sockets, requests, strict=True):
+        one.sendall(request)
+    open_streams = streams
+    while open_streams:
+        for number, _ in poll.poll():
+            now_s, read = monotonic(), by_number[number].recv(65536)
+            if b"data:" in read:
+                first_s.setdefault(number, now_s)
+            open_streams -= read.endswith(b"\r\n0\r\n\r\n")
+    cpu_s = process_time() - began_s
+    pairs = zip(asked, sockets, strict=True)
+    ttft_ms = [(ids[:8], 1e3 * (first_s[one.fileno()] - zero_s)) for ids, one in pairs]
+    for one in sockets:
+        one.close()
+    return {"cpu_s": cpu_s, "ttft_ms": ttft_ms, "zero_s": zero_s}
 
 
 def with_aiohttp(url: str, streams: int) -> dict:
@@ -282,6 +350,7 @@ def with_vllm(url: str, streams: int) -> dict:
 
 
 CLIENTS = {
+    BARE: bare,
     "wire": lambda url, streams: ours("wire", url, streams),
     "httpx": lambda url, streams: ours("httpx", url, streams),
     "aiohttp": with_aiohttp,
