@@ -7,4 +7,7 @@ MONOTONY = "monotony"
 UNUSED = "unused"
 PROVENANCE = "provenance"
 
+# What a row cannot accept: the file is not understood.
+SCHEMA = "schema"
+
 LAWS = (QUANTILE_ORDER, LITTLES_LAW, ROOFLINE, MONOTONY, UNUSED, PROVENANCE)

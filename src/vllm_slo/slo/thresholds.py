@@ -24,6 +24,7 @@ class Thresholds:
     device: str
     model: str
     rows: tuple[Row, ...]
+    device_line: int = 1
 
     @classmethod
     def load(cls, path: Path) -> "Thresholds":
@@ -42,7 +43,13 @@ class Thresholds:
         root = Reader.parse(text, path)
         rows = read_rows(root)
         meta = root.values["meta"]
-        return cls(path=path, device=meta["device"], model=meta["model"], rows=rows)
+        return cls(
+            path=path,
+            device=meta["device"],
+            model=meta["model"],
+            rows=rows,
+            device_line=root.line("meta", "device"),
+        )
 
     def row(
         self, scenario: str, settings: Settings, *, figures: Mapping[str, float] | None = None
