@@ -156,7 +156,7 @@ def test_each_boot_has_a_log_of_its_own_named_by_its_settings(fake, boot_fake):
         server = boot_fake(environment, Settings(max_num_seqs=seqs))
         server.stop()
         names.append(server.log_path.name)
-    assert ["1-seqs=8.log", "2-seqs=16.log"] == names
+    assert ["1-seqs8.log", "2-seqs16.log"] == names
 
 
 def test_early_death_tells_the_cause_and_not_its_echo(fake, boot_fake, tmp_path):
@@ -164,9 +164,9 @@ def test_early_death_tells_the_cause_and_not_its_echo(fake, boot_fake, tmp_path)
     with pytest.raises(BootError) as raised:
         boot_fake(environment, Settings(max_num_seqs=8))
     lines = str(raised.value).splitlines()
-    assert "vLLM 0.32.0 with seqs=8 died while booting" in lines[0]
+    assert "vLLM 0.32.0 with seqs8 died while booting" in lines[0]
     assert "ValueError: the KV cache is too small for one request" == lines[1]
-    log = tmp_path / "report" / "servers" / "1-seqs=8.log"
+    log = tmp_path / "report" / "servers" / "1-seqs8.log"
     assert f"whole log: less {log}" == lines[-1]
 
 

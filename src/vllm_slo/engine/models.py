@@ -48,7 +48,7 @@ def resolve_model(spec: str, *, cache_dir: Path | None = None) -> Model:
     if spec.startswith(SHAPE_PREFIX):
         return _shape_model(spec.removeprefix(SHAPE_PREFIX), cache_folder(cache_dir) / "models")
     path = Path(spec).expanduser()
-    if path.is_dir():
+    if spec.strip() and path.is_dir():
         return _folder_model(path.resolve())
     if spec.startswith(("/", ".", "~")) or spec.count("/") > 1 or not spec.strip():
         raise SloError(
