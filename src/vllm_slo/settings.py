@@ -39,7 +39,7 @@ class Settings:
     """One server's scheduler settings; `None` leaves the engine's own default.
 
     Hashable and comparable, so that one server is booted per distinct value. `str()` is a short
-    test id. `max_num_batched_tokens="unlimited"` lets one step take every waiting prompt whole:
+    test id that `pytest -k` can select by, such as `seqs64-batched2048`. `max_num_batched_tokens="unlimited"` lets one step take every waiting prompt whole:
     max_num_seqs x max_model_len tokens. `extra` holds any other engine argument under its
     `AsyncEngineArgs` name; it is given as a mapping and kept as sorted pairs, values that are
     lists or mappings as JSON text.
@@ -105,10 +105,10 @@ class Settings:
             if value is True:
                 parts.append(label)
             elif value is False:
-                parts.append(f"no-{label}")
+                parts.append(f"no{label}")
             else:
-                parts.append(f"{label}={value}")
-        return ",".join(parts) or "defaults"
+                parts.append(f"{label}{value}")
+        return "-".join(parts) or "defaults"
 
 
 def _frozen_extra(extra: Mapping[str, Any] | tuple[tuple[str, Any], ...]) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vllm_slo.errors import SettingsError
 from vllm_slo.measure.run import GpuFacts
 
 MIB = 1024**2
@@ -41,6 +42,27 @@ def nvml_status() -> str | None:
     finally:
         nvml.nvmlShutdown()
     return None if count else "no GPU figures: NVML finds no GPU"
+
+
+def device_name(index: int = 0) -> str:
+    """The product name of the `index`-th visible GPU, such as `NVIDIA A100-SXM4-80GB`.
+
+    Raises:
+        SettingsError: there is none to ask.
+    """
+    absent = nvml_status()
+    if absent is not None:
+        raise SettingsError(f"{absent}\nsay which device's thresholds hold: --slo-device=a100-80gb")
+    nvml = _library()
+    nvml.nvmlInit()
+    try:
+        handle = _visible_device(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"), index)
+        name = nvml.nvmlDeviceGetName(handle)
+    except LookupError as error:
+        raise SettingsError(str(error)) from None
+    finally:
+        nvml.nvmlShutdown()
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 class NvmlObserver:

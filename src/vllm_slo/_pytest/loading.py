@@ -1,0 +1,106 @@
+"""The `load` fixture: rounds of one workload, until the verdict is settled or the budget spent."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from vllm_slo._pytest.budget import Budget, Progress
+from vllm_slo._pytest.judging import Regime, proposed, settled
+from vllm_slo._pytest.servers import settings_of
+from vllm_slo._pytest.state import SloSession
+from vllm_slo.errors import SettingsError
+from vllm_slo.measure.run import Run
+from vllm_slo.slo.rule import LOOKS
+from vllm_slo.targets import Served
+from vllm_slo.traffic.workload import Workload
+
+# vLLM's own max_num_seqs on an A100, where neither the settings nor the server say.
+DEFAULT_MAX_NUM_SEQS = 256
+Settled = Callable[[Run], bool]
+SEEDS_PER_SESSION_SEED = 1_000
+
+
+def run_rounds(
+    served: Served,
+    workload: Workload,
+    *,
+    seed: int,
+    budget: Budget,
+    settled: Settled,
+    progress: Progress,
+    keep: Callable[[Run], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Run:
+    """Runs rounds with successive seeds; `keep` is told the run so far after each.
+
+    Stops when `settled` says so, when the budget is spent, or when the server has died.
+    """
+    started = clock()
+    run: Run | None = None
+    for number in range(budget.rounds):
+        progress.start(f"{workload.name} round {number + 1}/{budget.rounds}:")
+        one = served.target.run(workload.reseeded(seed * SEEDS_PER_SESSION_SEED + number))
+        run = one if run is None else run.joined(one)
+        keep(run)
+        out_of_time = budget.wall_s is not None and clock() - started >= budget.wall_s
+        if settled(run) or out_of_time or not served.alive():
+            break
+    progress.clear()
+    assert run is not None, "a budget has at least one round"
+    return run
+
+
+class Load:
+    """The `load` fixture: drives workloads at the test's server."""
+
+    def __init__(self, session: SloSession, request: pytest.FixtureRequest) -> None:
+        self._session = session
+        self._request = request
+
+    def __call__(self, workload: Workload, *, row: str | None = None, reuse: bool = False) -> Run:
+        """Runs `workload` in rounds until the verdict on its row is settled or the budget spent.
+
+        The row is the threshold file's for scenario `row`, the workload's name when not given;
+        where there is none the least number of rounds that can pass is run. With `reuse` rounds
+        that this session ran before, of the same workload on the same settings, are taken over.
+
+        Raises:
+            SloError: the server cannot be booted, or the target cannot carry the workload.
+        """
+        session = self._session
+        settings = settings_of(self._request.node)
+        if settings is None:
+            raise SettingsError(
+                f"{self._request.node.nodeid} loads a server that it does not ask for\n"
+                "take the vllm_server fixture, or one built on serve, as an argument too"
+            )
+        served = session.pool.serve(settings)
+        sized = workload.for_server(served.max_num_seqs or DEFAULT_MAX_NUM_SEQS)
+        key = (settings, sized)
+        earlier = session.runs.get(key) if reuse else None
+        if earlier is not None and self._is_settled(earlier, row or workload.name):
+            return earlier
+        run = run_rounds(
+            served,
+            sized,
+            seed=session.options["seed"],
+            budget=session.budget,
+            settled=lambda so_far: self._is_settled(so_far, row or workload.name),
+            progress=session.progress,
+            keep=session.keep,
+        )
+        if reuse:
+            session.runs[key] = run
+        return run
+
+    def _is_settled(self, run: Run, scenario: str) -> bool:
+        session = self._session
+        if session.has_row(scenario, run.settings):
+            row = session.thresholds.row(scenario, run.settings)
+            return settled(run, row, rule=session.rule)
+        if not session.options["update"] or len(run.rounds) not in LOOKS:
+            return len(run.rounds) >= session.rule.least_rounds and not session.options["update"]
+        regime = Regime()
+        found = proposed(run, scenario, rule=session.rule, regime=regime, verdict=None)
+        return not found.refused

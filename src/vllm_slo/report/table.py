@@ -1,0 +1,167 @@
+"""The terminal tables: what each check measured, and how each limit was judged."""
+
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vllm_slo.measure.run import Run
+from vllm_slo.measure.summary import summarise
+from vllm_slo.report.result import FIGURES, LimitResult, Result
+
+_COLOURS = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow", "INVALID": "yellow"}
+_LABELS = {"sim": "SIMULATED ", "emulated": "EMULATED "}
+_LEAST_WIDTH = 110
+_COLUMNS = (
+    ("TTFT p50", "ttft_p50_ms", 0),
+    ("p99 ms", "ttft_p99_ms", 0),
+    ("TPOT p50", "tpot_p50_ms", 1),
+    ("p99 ms", "tpot_p99_ms", 1),
+    ("out tok/s", "output_tok_s", 0),
+    ("preempted", "preemptions", 0),
+    ("SM %", "sm_utilisation_percent", 0),
+)
+
+
+def render(
+    results: Sequence[Result], *, width: int, colour: bool, interrupted: Run | None = None
+) -> str:
+    """The figures, a line a check, then the limits, a line each, then what needs words.
+
+    Settings that all checks share stand once, above. `interrupted` are the rounds of a check that
+    was cut short.
+    """
+    sink = StringIO()
+    console = Console(
+        file=sink, width=max(width, _LEAST_WIDTH), force_terminal=colour, no_color=not colour
+    )
+    if results:
+        shared = _shared_settings(results)
+        for line in (*_titles(results), f"all with {' '.join(shared)}" if shared else ""):
+            if line:
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(_figures(results, shared))
+        console.print(_limits(results, shared))
+    for result in results:
+        for line in _words(result):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if interrupted is not None:
+        console.print(_cut_short(interrupted), markup=False, highlight=False, soft_wrap=True)
+    return sink.getvalue()
+
+
+def _figures(results: Sequence[Result], shared: Sequence[str]) -> Table:
+    table = _table("scenario", "settings")
+    columns = [
+        column for column in _COLUMNS if any(r.figures.get(column[1]) is not None for r in results)
+    ]
+    for title, _, _ in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in ("requests", "rounds", "verdict"):
+        table.add_column(title, justify="left" if title == "verdict" else "right", no_wrap=True)
+    for result in results:
+        table.add_row(
+            result.row,
+            _own_settings(result, shared),
+            *(_number(result.figures.get(name), digits) for _, name, digits in columns),
+            f"{result.requests:,}",
+            str(result.rounds),
+            _outcome(result.outcome),
+        )
+    return table
+
+
+def _limits(results: Sequence[Result], shared: Sequence[str]) -> Table:
+    table = _table("scenario", "settings")
+    table.add_column("limit", no_wrap=True)
+    for title in ("measured", "interval", "samples", "effective"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for result in results:
+        for place, limit in enumerate(result.limits):
+            table.add_row(
+                result.row if place == 0 else "",
+                _own_settings(result, shared) if place == 0 else "",
+                limit.text,
+                _number(limit.measured, _digits(limit.measured)),
+                _interval(limit),
+                f"{limit.samples:,}",
+                _number(limit.effective_samples),
+                _outcome(limit.outcome),
+            )
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table
+
+
+def _titles(results: Sequence[Result]) -> list[str]:
+    engines = [result.engine for result in results]
+    titles = [
+        f"{_LABELS.get(e['target'], '')}{e['device']}, {e['model']}, vLLM {e['vllm_version']}"
+        for e in engines
+    ]
+    return list(dict.fromkeys(titles))
+
+
+def _shared_settings(results: Sequence[Result]) -> list[str]:
+    """The parts of the settings that every check has; none where there is one check only."""
+    parts = [result.settings.split("-") for result in results]
+    if len({result.settings for result in results}) < 2:
+        return []
+    return [part for part in parts[0] if all(part in other for other in parts)]
+
+
+def _own_settings(result: Result, shared: Sequence[str]) -> str:
+    own = [part for part in result.settings.split("-") if part not in shared]
+    return " ".join(own) or "-"
+
+
+def _outcome(outcome: str) -> Text:
+    return Text(outcome, style=_COLOURS.get(outcome, "dim"))
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _digits(value: float | None) -> int:
+    return 1 if value is not None and abs(value) < 100 else 0
+
+
+def _interval(limit: LimitResult) -> str:
+    if limit.interval is None:
+        return "-"
+    low, high = limit.interval
+    return f"{_number(low, _digits(low))} .. {_number(high, _digits(high))}"
+
+
+def _words(result: Result) -> list[str]:
+    lines = [
+        f"  {limit.text}: {limit.message}"
+        for limit in result.limits
+        if limit.message and limit.outcome in ("FAIL", "INCONCLUSIVE")
+    ]
+    lines += [f"  {reason}" for reason in result.reasons]
+    lines += [f"  {name}: {value:,.2f}" for name, value in result.notes.items()]
+    lines += [f"  {warning}" for warning in result.warnings]
+    return [f"{result.row} {result.settings}", *lines] if lines else []
+
+
+def _cut_short(run: Run) -> str:
+    summary = summarise(run)
+    figures = ", ".join(
+        f"{name} {_number(value, 1)}"
+        for name in FIGURES
+        if (value := summary.value(name)) is not None
+    )
+    return (
+        f"interrupted: {run.workload.name} {run.settings}, {summary.requests} requests in "
+        f"{summary.rounds} rounds, not judged: {figures}"
+    )
