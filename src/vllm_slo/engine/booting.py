@@ -14,6 +14,7 @@ from typing import Any
 from vllm_slo.engine import bootlog
 from vllm_slo.engine.environ import engine_environ
 from vllm_slo.engine.environment import EngineEnvironment, find
+from vllm_slo.engine.gpu_memory import used_bytes
 from vllm_slo.engine.launch import EngineTarget, Launch, plan
 from vllm_slo.engine.ports import HOST, ReservedPort
 from vllm_slo.engine.probing import Probe, probe
@@ -111,6 +112,8 @@ class _Boot:
         # Everything the server writes but its log: it is gone when the server is.
         scratch = Path(tempfile.mkdtemp(prefix="vllm-slo-"))
         log_path = _new_log(self.folder, self.settings)
+        is_gpu = self.launch.target == "gpu"
+        gpu_before = used_bytes() if is_gpu else ()
         started = time.monotonic()
         process = None
         try:
@@ -143,6 +146,8 @@ class _Boot:
                 accounting_path=account,
                 _process=process,
                 _port=reserved.port,
+                _gpu_before=gpu_before,
+                _gpu_during=used_bytes() if is_gpu else (),
             )
             self._check_kept(server)
             return server

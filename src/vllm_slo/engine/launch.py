@@ -8,6 +8,7 @@ from typing import Any, Literal
 from vllm_slo.device.catalogue import model_key
 from vllm_slo.device.profiles import REFERENCE_DEVICE, REFERENCE_MODEL, kv_blocks
 from vllm_slo.engine.arguments import asked_arguments, check_argument, to_argv
+from vllm_slo.engine.defaults import scheduler_defaults
 from vllm_slo.engine.models import SHAPE_PREFIX, Model, resolve_model
 from vllm_slo.engine.probing import Probe
 from vllm_slo.engine.shapes import SHAPES
@@ -19,9 +20,6 @@ EngineTarget = Literal["emulated", "gpu"]
 MODULE = "vllm.entrypoints.openai.api_server"
 TINY = "tiny"
 
-# What vLLM 0.32 takes by itself on an A100 (vllm/engine/arg_utils.py); its CPU defaults differ.
-_A100_MAX_NUM_SEQS = 256
-_A100_MAX_NUM_BATCHED_TOKENS = 2048
 # The emulated device's step times and memory are those of one device and a model as it is.
 _NOT_MODELLED = (
     "tensor_parallel_size",
@@ -142,10 +140,10 @@ def _emulated(
                 f"{name}: the emulated target does not model it, and its times would be wrong\n"
                 f"leave it out, or use a GPU"
             )
-    defaults = {
-        "max_num_seqs": _A100_MAX_NUM_SEQS,
-        "max_num_batched_tokens": _A100_MAX_NUM_BATCHED_TOKENS,
-        "max_model_len": _context(modelled, cache_dir),
+    max_model_len = settings.max_model_len or _context(modelled, cache_dir)
+    # vLLM's own defaults here would be a CPU's.
+    defaults = scheduler_defaults(device, settings, max_model_len=max_model_len) | {
+        "max_model_len": max_model_len,
         "block_size": block_size,
         "enable_prefix_caching": False,
     }

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from vllm_slo.engine import bootlog
+from vllm_slo.engine.gpu_memory import not_back
 from vllm_slo.engine.ports import is_free
 from vllm_slo.engine.supervise import Supervised
 from vllm_slo.errors import BootError
@@ -40,6 +41,8 @@ class Server:
     accounting_path: Path | None
     _process: Supervised = field(repr=False)
     _port: int = field(repr=False)
+    _gpu_before: tuple[int, ...] = field(default=(), repr=False)
+    _gpu_during: tuple[int, ...] = field(default=(), repr=False)
     _is_stopped: bool = field(default=False, repr=False)
 
     def alive(self) -> bool:
@@ -59,7 +62,8 @@ class Server:
         Safe to call again.
 
         Raises:
-            BootError: a process of it could not be ended, or its port is still taken.
+            BootError: a process of it could not be ended, its port is still taken, or its GPU
+                memory does not come back.
         """
         if self._is_stopped:
             return
@@ -78,6 +82,12 @@ class Server:
                     f"see who has it: ss -ltnp sport = :{self._port}"
                 )
             time.sleep(0.05)
+        held = not_back(self._gpu_before, self._gpu_during)
+        if held:
+            raise BootError(
+                f"after the server has ended, {held}\n"
+                f"see whose it is: nvidia-smi --query-compute-apps=pid,used_memory --format=csv"
+            )
 
     def __enter__(self) -> "Server":
         return self
