@@ -83,7 +83,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(names, values, max_size=4))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_the_keys_are_those_that_tomllib_reads(document):
     text = tomlkit.dumps(document)
     assert paths_of(tomllib.loads(text)) == set(key_lines(text))

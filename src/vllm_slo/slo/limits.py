@@ -11,7 +11,7 @@ from vllm_slo.slo.reader import suggest
 Bound = Literal["upper", "lower"]
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
-_QUANTILE_NAME = re.compile(r"(?P<metric>[a-z0-9]+)_p(?P<digits>\d+)_ms")
+_QUANTILE_NAME = re.compile(r"(?P<metric>[a-z0-9]+)_p(?P<digits>\d{1,6})_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,8 @@ _FIGURES = {
         bound="lower", label="sm utilisation", unit="%", two_sided=True, at_most=100.0
     ),
 }
+_MOST = 1e12
+
 LIMIT_NAMES = (
     *(f"{metric}_p{q}_ms" for metric in LATENCIES for q in (50, 99)),
     *_FIGURES,
@@ -76,7 +78,7 @@ class Limit:
         if self.class_name is not None:
             subject += f"{{class:{self.class_name}}}"
         if self.quantile is not None:
-            return f"{subject} p({100 * self.quantile:g}) < {self.value:g}ms"
+            return f"{subject} p({100 * self.quantile:g}) < {_digits(self.value)}ms"
         sign = "<=" if self.bound == "upper" else ">="
         return f"{subject} {sign} {_plain(self.value)}{_FIGURES[self.name].unit}"
 
@@ -159,8 +161,10 @@ def quantile_of(name: str) -> float | None:
 def check_number(value: object, kind: _Kind | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ThresholdsError(f"must be a number, not {value!r}")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ThresholdsError(f"must be a finite number, not {value}")
+    if value > _MOST:
+        raise ThresholdsError(f"must be at most {_MOST:g}: nothing takes or does so much")
     if value < 0:
         raise ThresholdsError(f"must not be negative: {value}")
     if value == 0 and not (kind and kind.zero_allowed):
@@ -172,4 +176,9 @@ def check_number(value: object, kind: _Kind | None) -> None:
 
 
 def _plain(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:g}"
+    return f"{value:,.0f}" if value == int(value) else _digits(value)
+
+
+def _digits(value: float) -> str:
+    """All digits that say something, and no exponent where there need be none."""
+    return f"{value:.12g}"

@@ -66,8 +66,10 @@ class Reader:
                 f"{path}:{line}: is not valid TOML: {what}\n"
                 "mend the line, or restore the file from version control"
             ) from None
+        except ValueError:  # what int() makes of thousands of digits
+            raise ThresholdsError(f"{path}:1: has a number of too many digits") from None
         except RecursionError:
-            raise ThresholdsError(f"{path}: is nested too deep for a threshold file") from None
+            raise ThresholdsError(f"{path}:1: is nested too deep for a threshold file") from None
         return cls(path=path, values=values, lines=key_lines(text))
 
     def line(self, *keys: str | int) -> int:

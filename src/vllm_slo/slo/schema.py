@@ -31,6 +31,7 @@ _ROW_KEYS = (
     "accept",
     *_PROVENANCE_KEYS,
 )
+_MOST_HEADROOM = 100
 _KINDS = ("reported", "measured", "target")
 
 
@@ -102,9 +103,11 @@ def _settings(row: Reader) -> dict[str, Any]:
         if close and name not in fields:
             table.fail(f"is not a known setting: did you mean {close[0]}?", name)
     for name, value in table.values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            table.fail(f"must be a finite number, not {value}", name)
         try:
             settings_from({name: value})
-        except SettingsError as error:
+        except (SettingsError, TypeError) as error:  # TypeError: a date inside a list, say
             table.fail(f"is wrong: {error}", name)
     return dict(table.values)
 
@@ -201,10 +204,10 @@ def _provenance(row: Reader, meta: Reader) -> Provenance:
     if headroom is not None and (
         isinstance(headroom, bool)
         or not isinstance(headroom, int | float)
-        or not 0 <= headroom < math.inf
+        or not 0 <= headroom <= _MOST_HEADROOM
     ):
         of("headroom").fail(
-            f"must be a share of at least 0, such as 0.2 for 20 %, not {headroom!r}", "headroom"
+            f"must be a share from 0 to {_MOST_HEADROOM}, such as 0.2 for 20 %", "headroom"
         )
     found = Provenance(
         kind=kind,  # type: ignore[arg-type]  # `_kind` has checked it
