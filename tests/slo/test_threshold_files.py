@@ -68,7 +68,7 @@ def test_a_limit_reads_as_k6_writes_thresholds(written, text):
             ROW.replace("8 }", "8, x = [{ y = 2026-01-01 }] }") + "goodput = 0.9",
             "t.toml:7: row uniform max_num_seqs=8,x=",
         ),
-        (ROW + "goodput = 99", "must be at most 1, not 99"),
+        (ROW + "goodput = 99", "must be at most 0.99999, not 99"),
         (ROW + "preemptions = { min = 3, max = 2 }", "has a min above its max"),
         (ROW + "preemptions = {}", "limits.preemptions is empty"),
         (ROW + "class.long.output_tok_s = 3", "limits.class.long.output_tok_s is a figure of the"),

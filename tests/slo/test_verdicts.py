@@ -39,7 +39,7 @@ def test_far_over_a_limit_a_run_fails(make_run, make_row, rule, limit):
 def test_a_limit_at_the_true_quantile_is_inconclusive_and_says_what_is_missing(make_run, make_row):
     verdict = judge(make_run(steady()), make_row("ttft_p99_ms = 109.8"), rule=ROUNDS)
     assert Outcome.INCONCLUSIVE == verdict.outcome
-    assert "not reachable at this load" in verdict.limits[0].message
+    assert "not reachable at this load: utilisation is " in verdict.limits[0].message
 
 
 def test_too_few_samples_for_a_pass_ask_for_more_rounds(make_run, make_row):
@@ -186,6 +186,7 @@ def test_limits_per_class_are_judged_on_that_class(make_run, make_row, rule):
         ("preemptions = 5", [2, 3] * 5, Outcome.PASS),
         ("preemptions = { min = 1 }", [2, 3] * 5, Outcome.PASS),
         ("preemptions = { min = 1 }", [0] * 10, Outcome.FAIL),
+        ("preemptions = { min = 0 }", [2, 3] * 5, Outcome.PASS),
         ("preemptions_per_minute = 12", [30] * 10, Outcome.FAIL),
         ("preemptions = 5", [2, None] * 5, Outcome.INCONCLUSIVE),
         ("sm_utilisation_percent = 50", [0] * 10, Outcome.INCONCLUSIVE),
@@ -196,6 +197,22 @@ def test_server_figures_are_judged_by_their_rounds(
 ):
     run = make_run(steady(), preemptions=counts)
     assert expected == judge(run, make_row(limits), rule=rule).outcome
+
+
+@pytest.mark.parametrize(
+    ("limit", "missing"),
+    [
+        ("max = 2.8", "needs about 10 more rounds"),
+        ("min = 2.2", "needs about 10 more rounds"),
+        ("max = 2.51", "not reachable"),
+    ],
+)
+def test_a_mean_that_is_inconclusive_says_what_is_missing(make_run, make_row, limit, missing):
+    # Mean 2.5, standard error 0.167; t at 0.05 / 3 and 9 degrees of freedom is 2.51: the bound is
+    # 0.418 away and must come as near as 0.3, which takes (0.418 / 0.3)^2 = 1.95 times the rounds.
+    run = make_run(steady(), preemptions=[2, 3] * 5)
+    (found,) = judge(run, make_row(f"preemptions = {{ {limit} }}"), rule=ROUNDS).limits
+    assert (Outcome.INCONCLUSIVE, True) == (found.outcome, missing in found.message)
 
 
 def test_goodput_holds_a_request_to_the_highest_percentile_of_each_metric(make_run, make_row):

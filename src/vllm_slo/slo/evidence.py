@@ -66,6 +66,18 @@ def evidence_of(
     return Figures(by_round=_figures(limit.name, run, summary))
 
 
+def utilisation(run: Run, table: Table) -> float | None:
+    """The share of the server's `max_num_seqs` slots that decode, from the first token of a round
+    to its last; `None` where it cannot be told."""
+    seqs = run.settings.max_num_seqs
+    if seqs is None or not len(table.event_s):
+        return None
+    spans = table.last(table.event_s) - table.first(table.event_s)
+    by_round = [table.event_s[table.event_round == one] for one in range(len(run.rounds))]
+    slots_s = seqs * sum(float(np.ptp(one)) for one in by_round if len(one))
+    return float(np.nansum(spans)) / slots_s if slots_s > 0 else None
+
+
 def goodput_limits(row: Row, class_name: str | None = None) -> dict[str, float]:
     """What a request must meet to be good, in milliseconds by metric: ttft, tpot, e2e.
 

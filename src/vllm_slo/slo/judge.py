@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vllm_slo.measure.intervals import (
+    Interval,
     classify,
     least_effective,
     mean_interval,
@@ -14,7 +16,7 @@ from vllm_slo.measure.intervals import (
 from vllm_slo.measure.run import Run
 from vllm_slo.measure.summary import summarise
 from vllm_slo.measure.table import tabulate
-from vllm_slo.slo.evidence import Figures, Samples, evidence_of
+from vllm_slo.slo.evidence import Figures, Samples, evidence_of, utilisation
 from vllm_slo.slo.limits import Limit
 from vllm_slo.slo.row import Row
 from vllm_slo.slo.rule import Rule
@@ -23,6 +25,8 @@ from vllm_slo.slo.verdict import LimitVerdict, Outcome, Verdict
 # A p99 lets one request in a hundred fail. A figure of the server has no such share of its own, so
 # that one is taken: with more failures it is a figure about less work than was asked for.
 FAILED_TOLERATED = 0.01
+# Of more rounds than that it is not worth saying that they would settle it.
+MOST_ROUNDS = 200
 
 
 def judge(
@@ -42,6 +46,7 @@ def judge(
     table = tabulate(run)
     summary = summarise(run)
     share = max(1, len(row.judged)) * max(1, len(rule.looks))
+    busy = utilisation(run, table)
     judged = []
     for limit in row.limits:
         evidence = evidence_of(limit, run=run, table=table, summary=summary, row=row)
@@ -50,9 +55,13 @@ def judge(
             why = f"no request is of class {limit.class_name}; classes are {classes}"
             verdict = _undecided(limit, why)
         elif isinstance(evidence, Samples):
-            verdict = _judge_samples(limit, evidence, rule, share, rounds=len(run.rounds))
+            verdict = _judge_samples(
+                limit, evidence, rule, share, rounds=len(run.rounds), busy=busy
+            )
         else:
-            verdict = _judge_figures(limit, evidence, rule, share, failed=summary.failed_share)
+            verdict = _judge_figures(
+                limit, evidence, rule, share, failed=summary.failed_share, busy=busy
+            )
         judged.append(_after_all(verdict, invalid, overload))
     return Verdict(
         row=row,
@@ -85,7 +94,7 @@ def is_settled(
 
 
 def _judge_samples(
-    limit: Limit, evidence: Samples, rule: Rule, share: int, *, rounds: int
+    limit: Limit, evidence: Samples, rule: Rule, share: int, *, rounds: int, busy: float | None
 ) -> LimitVerdict:
     n, over, q = evidence.count, evidence.over, 1 - evidence.allowed
     if not n:
@@ -110,8 +119,10 @@ def _judge_samples(
         outcome = Outcome.INCONCLUSIVE
         message += f"; needs at least {rule.least_rounds - rounds} more rounds"
     elif outcome is Outcome.INCONCLUSIVE:
-        more = more_rounds(interval, q, fail_error=fail_error, pass_error=pass_error)
-        message += "; " + _missing(more)
+        more = more_rounds(
+            interval, q, fail_error=fail_error, pass_error=pass_error, most=MOST_ROUNDS
+        )
+        message += "; " + _missing(more, busy)
     in_own_unit = None
     if limit.quantile is not None:
         bounds = quantile_interval(
@@ -132,7 +143,7 @@ def _judge_samples(
 
 
 def _judge_figures(
-    limit: Limit, evidence: Figures, rule: Rule, share: int, *, failed: float
+    limit: Limit, evidence: Figures, rule: Rule, share: int, *, failed: float, busy: float | None
 ) -> LimitVerdict:
     known = [value for value in evidence.by_round if value is not None]
     rounds = len(evidence.by_round)
@@ -157,8 +168,8 @@ def _judge_figures(
             outcome = Outcome.INCONCLUSIVE
             message += f"; needs at least {rule.least_rounds - rounds} more rounds"
         elif outcome is Outcome.INCONCLUSIVE:
-            message += "; the interval holds the limit: needs more rounds, or more headroom"
-    if limit.value == 0 and mean > 0:
+            message += "; " + _missing(_more_of_mean(found, limit.value, rounds), busy)
+    if limit.value == 0 and limit.bound == "upper" and mean > 0:
         # None at all is a statement about every round, not about a mean.
         outcome, message = Outcome.FAIL, f"{sum(known):,.0f} in {rounds} rounds, none allowed"
     if failed > FAILED_TOLERATED:
@@ -183,13 +194,22 @@ def _pooled(holds: bool, what: str, rounds: int, rule: Rule) -> tuple[Outcome, s
     return Outcome.PASS, f"{what}; pooled, no error stated"
 
 
-def _missing(rounds: int | None) -> str:
-    if rounds is None:
-        return (
-            "not reachable at this load by more rounds: what is measured is too near the limit. "
-            "Gate at a lower load, or leave more headroom"
-        )
-    return f"needs about {max(1, rounds)} more rounds"
+def _more_of_mean(found: Interval, limit: float, rounds: int) -> int | None:
+    """About how many more rounds move the bound to the limit: it nears the mean as 1 / sqrt(n)."""
+    bound = found.upper if found.estimate < limit else found.lower
+    gap = abs(found.estimate - limit)
+    needed = rounds * ((bound - found.estimate) / gap) ** 2 if gap > 0 else math.inf
+    return math.ceil(needed) - rounds if needed <= MOST_ROUNDS else None
+
+
+def _missing(rounds: int | None, busy: float | None) -> str:
+    if rounds is not None:
+        return f"needs about {max(1, rounds)} more rounds"
+    why = "" if busy is None else f": utilisation is {busy:.2g}"
+    return (
+        f"not reachable at this load{why}, and what is measured is too near the limit. "
+        "Gate at a lower load, or leave more headroom"
+    )
 
 
 def _undecided(limit: Limit, why: str) -> LimitVerdict:
@@ -209,15 +229,7 @@ def _after_all(
         outcome, message = Outcome.INVALID, f"the run is not valid: {invalid[0]}"
     elif overload and outcome is Outcome.PASS:
         outcome, message = Outcome.INCONCLUSIVE, f"no steady state: {overload[0]}"
-    return LimitVerdict(
-        limit=verdict.limit,
-        outcome=outcome,
-        measured=verdict.measured,
-        samples=verdict.samples,
-        effective_samples=verdict.effective_samples,
-        interval=verdict.interval,
-        message=message,
-    )
+    return replace(verdict, outcome=outcome, message=message)
 
 
 def _overall(outcomes: Sequence[Outcome], *, is_invalid: bool) -> Outcome:
