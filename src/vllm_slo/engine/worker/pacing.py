@@ -7,22 +7,25 @@ from vllm_slo.device.step import Step, StepTimeModel
 from vllm_slo.engine.worker.account import AccountWriter
 from vllm_slo.engine.worker.steplog import StepLog
 
-# A step that ends this much after its deadline was not emulated in time.
-TOLERANCE_MS = 0.2
-TOLERANCE_SHARE = 0.02
+# A step that ends this much after it was due was not emulated in time. Less is a late wake-up,
+# which moves one token by as little, and nothing after it.
+TOLERANCE_MS = 1.0
+TOLERANCE_SHARE = 0.05
 
 
 class Pacer:
-    """Sleeps at the end of each step to an absolute deadline, and accounts for what was late.
+    """Sleeps at the end of each step until it is due, and accounts for what was late.
 
     The model's time of a step includes `host_ms`, the time its host takes between two steps (T0).
     The emulating host works in that time too, so it must not be added on top of it: a step that
-    directly follows another is due the modelled time after the other one's deadline, whatever the
-    host did meanwhile; a step after an idle time is due that long after its start, less the
-    `host_ms` which scheduling it has already taken. Deadlines are absolute, so a late wake-up is
-    made good by the next step. Where the host cannot keep up (its own work between steps took
-    longer than modelled, or the small model's did) the step ends late: beyond the tolerance that
-    is an overrun, and the next deadline counts from the actual end.
+    directly follows another is due the modelled time after the other was due, whatever the host
+    did meanwhile; a step after an idle time is due that long after its start, less the `host_ms`
+    which scheduling it has already taken.
+
+    So the device keeps a time line of its own. A step may end late all the same: the small model,
+    or the host's work between steps, took longer than the step would have, or the process was
+    woken late. Beyond the tolerance that is an overrun. The time line moves only by what a step
+    is late by more than its own time: anything less the next steps make good.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Pacer:
         late_ms = (now - due) * 1e3
         tolerance = max(TOLERANCE_MS, TOLERANCE_SHARE * self._modelled_s * 1e3)
         is_late = late_ms > tolerance
-        self._end = now if is_late else due
+        self._end = max(due, now - self._modelled_s)
         self._account.count(overrun_ms=late_ms if is_late else None)
         if self._log is not None:
             self._log.add(step, ms=(now - self._base) * 1e3, at_s=now)
