@@ -67,7 +67,7 @@ def target_at() -> Callable[..., HttpTarget]:
     """Makes a target at a URL, without warm-up unless asked."""
 
     def make(url: str, *, api: str = "completions", **options: Any) -> HttpTarget:
-        defaults: dict[str, Any] = {"warm_up": WarmUp(max_batches=0)}
+        defaults: dict[str, Any] = {"warm_up": WarmUp(max_batches=0), "round_timeout_s": 60.0}
         return HttpTarget(
             endpoint=Endpoint(base_url=url, model="m", vocab_size=512, api=api),
             settings=Settings(),

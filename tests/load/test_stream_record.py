@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from vllm_slo.load import record_from_reads
+from vllm_slo.load.chunk import excerpt
 from vllm_slo.measure.record import RequestRecord
 
 DONE = b"data: [DONE]\n\n"
@@ -172,7 +173,7 @@ def test_comments_and_crlf_are_part_of_the_form(sse):
 
 
 def test_what_follows_done_is_not_read(sse):
-    reads = [(100, sse.text(" a", 1, "length")), (110, DONE + b"data: {nonsense"), (900, b"more")]
+    reads = [(100, sse.text(" a", 1, "length")), (110, DONE + b"data: {x\n\n"), (900, DONE)]
 
     one = record(reads, plan=(8, 1))
 
@@ -532,6 +533,13 @@ def test_more_than_one_choice_is_refused(sse, choices):
 )
 def test_an_event_that_makes_no_sense_is_quoted(data, message):
     assert message in failure([(100, data)])
+
+
+def test_a_value_too_deep_to_print_is_named_so():
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert "something nested too deeply to print" == excerpt(deep)
 
 
 def test_an_unknown_api_is_the_callers_error():

@@ -142,11 +142,13 @@ def test_every_legal_form_of_an_answer_is_read(golden, target_at, closed_loop, c
 
 
 def test_what_follows_an_answer_unasked_costs_the_connection_only(golden, target_at, closed_loop):
-    golden.answer = lambda served: [*steps_of(*GOOD), Raw(b"HTTP/1.1 408 Timeout\r\n\r\n")]
+    unasked = Raw(END.data + b"HTTP/1.1 408 Timeout\r\nContent-Length: 2\r\n\r\nhm")
+    golden.answer = lambda served: steps_of(*GOOD, end=(unasked,))
 
     run = target_at(golden.url).run(closed_loop(6, concurrency=1))
 
     assert [] == errors(run)
+    assert 6 == len(golden.connections)
 
 
 FAULTS = {
