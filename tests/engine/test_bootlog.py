@@ -60,7 +60,7 @@ def test_the_cause_goes_on_where_pydantic_says_what_is_wrong():
         (
             "RuntimeError: Engine core initialization failed. See root cause above.",
             1,
-            "Engine core",
+            "no process says why",
         ),
     ],
 )

@@ -141,7 +141,7 @@ def test_an_impossible_kv_cache_is_reported_with_vllms_own_reason(real_environme
     head, cause, *rest = str(raised.value).splitlines()
     assert f"vLLM 0.32.0 with {settings} died while booting" in head
     assert cause.startswith("ValueError: ")
-    assert "KV cache" in cause
+    assert "cache blocks" in cause
     assert rest[-1] == f"whole log: less {tmp_path}/servers/1-{settings}.log"
 
 

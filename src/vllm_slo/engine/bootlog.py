@@ -39,8 +39,8 @@ def root_cause(log: str, *, exit_code: int | None) -> str:
         name = signal.Signals(-exit_code).name
         why = ": out of memory, perhaps, or somebody's kill" if name == "SIGKILL" else ""
         return f"killed by {name}{why}"
-    if causes:
-        return lines[causes[-1]]
+    if causes:  # a child that died without a word of its own
+        return f"{lines[causes[-1]]} (no process says why: killed, perhaps, or out of memory)"
     return "its log has no exception" + (f" (exit {exit_code})" if exit_code is not None else "")
 
 
