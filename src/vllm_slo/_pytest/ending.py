@@ -1,6 +1,7 @@
 """The end of a session: the table, the JSON file, what no test used, and the exit status."""
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from vllm_slo._pytest.outcome import exit_status
 from vllm_slo._pytest.state import SloSession
+from vllm_slo.files import write_whole
 from vllm_slo.slo.thresholds import threshold_path
 from vllm_slo.slo.update import Update, update
 
@@ -28,9 +30,8 @@ def finish(session: SloSession, pytest_session: pytest.Session) -> None:
         session.update = write_limits(session)
     path = _json_path(session)
     if path is not None:
-        from vllm_slo.report.files import write_json
-
-        write_json(path, document(session, status))
+        text = json.dumps(document(session, status), allow_nan=False, separators=(",", ":"))
+        write_whole(path, text + "\n")
 
 
 def print_results(session: SloSession, reporter: pytest.TerminalReporter) -> None:

@@ -1,7 +1,6 @@
 """`vllm-slo calibrate`: a device profile from measured steps."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from vllm_slo.device.measured import read_steps
 from vllm_slo.device.profiles import REFERENCE_DEVICE, REFERENCE_MODEL, device_model
 from vllm_slo.device.roofline import RooflineModel
 from vllm_slo.errors import ProfileError
+from vllm_slo.files import write_whole
 
 # Errors above which the roofline's form does not describe the device.
 _POOR_FIT = 0.10
@@ -57,7 +57,10 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         text = profile_text(
             fitted, source=arguments.steps.name, device=arguments.device, model=arguments.model
         )
-        _write_whole(arguments.output, text)
+        try:
+            write_whole(arguments.output, text)
+        except OSError as error:
+            raise ProfileError(f"{arguments.output}: cannot be written: {error.strerror}") from None
         sys.stdout.write(f"\nwritten: {arguments.output}\n")
     return 0
 
@@ -129,14 +132,3 @@ def _quoted(text: str) -> str:
 
 def _comment(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Writes aside and renames, so that no reader sees half a profile."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise ProfileError(f"{path}: cannot be written: {error.strerror}") from None

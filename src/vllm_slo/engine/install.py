@@ -24,9 +24,9 @@ from vllm_slo.engine.environment import (
     lock_path,
     read_environment,
 )
-from vllm_slo.engine.files import locked
 from vllm_slo.engine.probing import probe
 from vllm_slo.errors import EngineEnvironmentError
+from vllm_slo.files import locked
 
 # A text model does not import them, and what PyPI has does not match a CPU torch.
 _LEFT_OUT = frozenset({"torchvision", "torchaudio", "torchcodec"})

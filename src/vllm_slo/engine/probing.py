@@ -12,8 +12,9 @@ from typing import Any
 
 from vllm_slo.engine.environ import engine_environ
 from vllm_slo.engine.environment import EngineEnvironment
-from vllm_slo.engine.files import cache_folder, locked, write_whole
+from vllm_slo.engine.files import cache_folder
 from vllm_slo.errors import EngineEnvironmentError
+from vllm_slo.files import locked, write_whole
 
 _ASK = Path(__file__).with_name("ask.py")
 # Importing vLLM takes 8-15 s here, and a minute on a cold network disk.

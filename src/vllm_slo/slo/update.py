@@ -11,8 +11,8 @@ import tomlkit
 from tomlkit.items import Table
 
 from vllm_slo.errors import ThresholdsError
+from vllm_slo.files import rewrite
 from vllm_slo.slo.proposal import Proposal
-from vllm_slo.slo.rewriting import rewrite
 from vllm_slo.slo.row import Row, row_title
 from vllm_slo.slo.thresholds import Thresholds
 
@@ -55,25 +55,29 @@ def update(
     """
     before, draft = "", _Draft("")
 
-    def change(old: str | None) -> str:
+    def change(old: str | None) -> str | None:
         nonlocal before, draft
+        # A file whose lines all end as on Windows is worked on, and written back, as such.
         before = old or ""
+        is_windows = 0 < before.count("\n") == before.count("\r\n")
+        before = before.replace("\r\n", "\n") if is_windows else before
         draft = _Draft(before if old is not None else _new_file(device, model))
         for proposal in proposals:
             _apply(draft, proposal, path, today=today, allow_loosen=allow_loosen)
-        Thresholds.parse(draft.text, path)  # what is written can be read
-        has_rows = "[[row]]" in draft.text
-        return draft.text if old is not None or has_rows else ""
+        if not Thresholds.parse(draft.text, path).rows and old is None:
+            draft.text = ""
+            return None
+        return draft.text.replace("\n", "\r\n") if is_windows else draft.text
 
     try:
-        changed = rewrite(path, lambda old: change(old) or None)
+        rewrite(path, change)
     except UnicodeDecodeError:
         raise ThresholdsError(f"{path}: is not UTF-8: save the file as UTF-8") from None
     except OSError as error:
         raise ThresholdsError(f"{path}: cannot be written: {error.strerror}") from None
     diff = difflib.unified_diff(
         before.splitlines(keepends=True),
-        draft.text.splitlines(keepends=True) if changed else before.splitlines(keepends=True),
+        draft.text.splitlines(keepends=True),
         fromfile=str(path) if before else "/dev/null",
         tofile=str(path),
     )

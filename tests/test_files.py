@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from vllm_slo.slo.rewriting import rewrite
+from vllm_slo.files import check_writable, rewrite, write_whole
 
 CRASH = """
 import os, sys
 from pathlib import Path
-from vllm_slo.slo.rewriting import rewrite
+from vllm_slo.files import rewrite
 Path.replace = lambda *_: os._exit(9)  # power cut between write and rename
 rewrite(Path(sys.argv[1]), lambda old: old + "new")
 """
 APPEND = """
 import sys
 from pathlib import Path
-from vllm_slo.slo.rewriting import rewrite
+from vllm_slo.files import rewrite
 sys.stdin.readline()
 for i in range(40):
     rewrite(Path(sys.argv[1]), lambda old: (old or "") + f"{sys.argv[2]}{i} ")
@@ -97,3 +97,24 @@ def test_windows_line_ends_are_kept(tmp_path):
     path.write_bytes(b"a\r\n")
     rewrite(path, lambda old: old + "b\r\n")
     assert b"a\r\nb\r\n" == path.read_bytes()
+
+
+def test_a_whole_write_makes_its_folder_and_keeps_the_mode(tmp_path):
+    path = tmp_path / "a" / "b.json"
+    write_whole(path, "one")
+    path.chmod(0o640)
+    write_whole(path, "two")
+    assert ("two", 0o640, [path]) == (
+        path.read_text(),
+        path.stat().st_mode & 0o777,
+        list(path.parent.iterdir()),
+    )
+
+
+def test_a_path_that_cannot_be_written_is_known_beforehand(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "x.json"):
+        with pytest.raises(OSError, match=r"directory|exists"):
+            check_writable(path)
+    check_writable(tmp_path / "new" / "x.json")
+    assert [] == list((tmp_path / "new").iterdir())
