@@ -1,6 +1,7 @@
 import datetime
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from vllm_slo.errors import ThresholdsError
 from vllm_slo.settings import Settings
 from vllm_slo.slo import Outcome, Rule, Thresholds, judge
+from vllm_slo.slo.headroom import with_headroom
 from vllm_slo.slo.limits import make_limit
-from vllm_slo.slo.proposal import Proposal, propose, with_headroom
+from vllm_slo.slo.proposal import Proposal, propose
 from vllm_slo.slo.update import as_plain, update
 
 REPO = Path(__file__).parents[2]
@@ -162,6 +164,22 @@ def test_rows_that_another_session_wrote_meanwhile_are_kept(path):
     write(path, proposal(settings={"max_num_seqs": 16}))
     write(path, proposal(settings={"max_num_seqs": 32}))
     assert 4 == len(Thresholds.load(path).rows)
+
+
+def test_sessions_that_end_at_once_lose_no_row(path):
+    """Threads lock like processes do: each opens the folder for itself."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: write(path, proposal(settings={"max_num_seqs": n})), range(1, 25)))
+    seqs = [dict(row.settings).get("max_num_seqs") for row in Thresholds.load(path).rows]
+    assert sorted(range(1, 25)) == sorted(n for n in seqs if n is not None)
+
+
+def test_windows_line_ends_stay(path):
+    path.write_bytes(FILE.replace("\n", "\r\n").encode())
+    write(path, proposal(), proposal(settings={"max_num_seqs": 16}))
+    text = path.read_bytes().decode()
+    assert text.count("\n") == text.count("\r\n")
+    assert 3 == len(Thresholds.load(path).rows)
 
 
 def test_a_malformed_file_is_an_error_and_stays_as_it_is(path):

@@ -1,19 +1,17 @@
 """`Proposal`: limits that a run supports, in plain values that cross processes."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllm_slo.measure.run import Run
+from vllm_slo.slo.headroom import DEFAULT_HEADROOM, with_headroom
 from vllm_slo.slo.judge import judge
-from vllm_slo.slo.limits import Limit, make_limit
+from vllm_slo.slo.limits import make_limit
 from vllm_slo.slo.row import Provenance, Row
 from vllm_slo.slo.rule import Rule
 from vllm_slo.slo.thresholds import USUAL_LIMITS
 from vllm_slo.slo.verdict import Outcome, Verdict
-
-DEFAULT_HEADROOM = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,23 +73,6 @@ def propose(
         headroom=headroom,
         refused=refused,
     )
-
-
-def with_headroom(limit: Limit, measured: float, headroom: float) -> float | None:
-    """A measured value moved away by `headroom`, to three digits, never towards the value.
-
-    `None` where that is no limit: a lower bound of 0, or an infinite value.
-    """
-    away = measured * (1 + headroom if limit.bound == "upper" else 1 - headroom)
-    if not math.isfinite(away) or away < 0 or (away == 0 and limit.bound == "lower"):
-        return None
-    if away == 0:
-        return 0.0
-    digits = 2 - math.floor(math.log10(away))
-    # In whole steps of the last digit; the nudge takes rounding of the product for what it is.
-    steps = away * 10.0**digits
-    whole = math.ceil(steps - 1e-6) if limit.bound == "upper" else math.floor(steps + 1e-6)
-    return min(round(whole / 10.0**digits, digits), limit.most)
 
 
 def _usual_row(run: Run, scenario: str) -> Row:

@@ -9,6 +9,8 @@ import tomlkit
 
 from vllm_slo.errors import ThresholdsError
 from vllm_slo.settings import Settings
+from vllm_slo.slo.headroom import DEFAULT_HEADROOM, with_headroom
+from vllm_slo.slo.limits import make_limit
 from vllm_slo.slo.reader import Reader, read_text, suggest
 from vllm_slo.slo.row import Row
 from vllm_slo.slo.schema import read_rows
@@ -97,9 +99,11 @@ class Thresholds:
         have = "\n".join(f"  line {row.line}: {row.title}" for row in same) or (
             f"  no row of this scenario; there are {', '.join(self._scenarios()) or 'none at all'}"
         )
-        proposal = row_lines(scenario, named, figures or _figures_of(same))
+        proposal = row_lines(scenario, named, _moved_away(figures) or _figures_of(same))
         origin = (
-            "as measured just now, without headroom" if figures else "numbers are for you to set"
+            f"as measured just now, with {DEFAULT_HEADROOM:.0%} headroom"
+            if figures
+            else "numbers are for you to set"
         )
         return (
             f"{self.path}: no row for scenario {scenario} with {settings}; there are\n{have}\n"
@@ -165,15 +169,28 @@ def row_lines(scenario: str, settings: Mapping[str, Any], limits: Mapping[str, f
     return "\n".join(lines) + "\n"
 
 
+def _moved_away(figures: Mapping[str, float]) -> dict[str, float]:
+    """Measured figures as limits, with the usual headroom."""
+    limits = {
+        name: with_headroom(make_limit(name, 0.5), value, DEFAULT_HEADROOM)
+        for name, value in figures.items()
+    }
+    return {name: _whole(value) for name, value in limits.items() if value is not None}
+
+
 def _figures_of(rows: Iterable[Row]) -> dict[str, float]:
     """The limits of the first of some rows, as an example; of no rows, round numbers."""
     for row in rows:
         return {
-            limit.name: int(limit.value) if limit.value == int(limit.value) else limit.value
+            limit.name: _whole(limit.value)
             for limit in row.limits
             if limit.class_name is None and not limit.advisory
         }
     return dict(zip(USUAL_LIMITS, (500, 1000, 50, 100, 100), strict=True))
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if value == int(value) else value
 
 
 def _no_file(thresholds_dir: Path, device: str, model: str, path: Path) -> str:
