@@ -55,6 +55,7 @@ def _say(text: str) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
+    sys.stderr.write(f"{arguments.spec}: a few minutes where it is not there yet\n")
     made = add(
         arguments.spec,
         cache_dir=arguments.cache,

@@ -45,6 +45,8 @@ class Shape:
             "hidden_act": "silu",
             "tie_word_embeddings": self.tie_word_embeddings,
             "torch_dtype": "bfloat16",
+            # Of an older form transformers suspects the tokenizer, and warns.
+            "transformers_version": "5.0.0",
             "bos_token_id": 1,
             "eos_token_id": 2,
             "pad_token_id": None,
@@ -129,9 +131,9 @@ _SHAPES = (
         max_position_embeddings=131072,
         rope_theta=1000000.0,
         rms_norm_eps=1e-6,
-        architecture="Qwen2ForCausalLM",
-        model_type="qwen2",
-        extra=(("use_sliding_window", False),),
+        # As a Llama with biases, which is what it is: transformers gives every model that calls
+        # itself qwen2 a tokenizer of its own, in place of ours.
+        extra=(("attention_bias", True),),
     ),
 )
 
