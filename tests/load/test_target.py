@@ -1,8 +1,10 @@
 """`HttpTarget`: rounds, schedules, warm-up, observers, deadlines, Ctrl-C."""
 
+import asyncio
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -119,6 +121,40 @@ def test_a_closed_loop_offers_no_rate(golden, target_at, closed_loop):
     assert (None, None) == (one.client.offered_rps, one.client.achieved_rps)
 
 
+def test_a_stall_of_the_client_shows_in_the_lag_of_its_loop(golden, target_at, closed_loop):
+    def stall(done, planned):
+        time.sleep(0.3)
+
+    golden.answer = lambda served: good_answer(served, pause_s=0.1)
+    target = target_at(golden.url, progress=stall)
+
+    (one,) = target.run(closed_loop(1, concurrency=1)).rounds
+
+    assert one.client.loop_lag_max_s >= 0.25
+
+
+def test_a_stall_that_lasts_to_the_end_of_the_round_shows_too(golden, target_at, closed_loop):
+    def answer_during_the_stall(served):
+        time.sleep(0.05)
+        return good_answer(served)
+
+    class Freeze:
+        """Holds the loop from the first turn until the answer is there."""
+
+        def begin(self) -> None:
+            asyncio.get_running_loop().call_soon(time.sleep, 0.3)
+
+        def end(self) -> dict[str, object]:
+            return {}
+
+    golden.answer = answer_during_the_stall
+    target = target_at(golden.url, observers=[Freeze()])
+
+    (one,) = target.run(closed_loop(1, concurrency=1)).rounds
+
+    assert one.client.loop_lag_max_s >= 0.25
+
+
 def test_chat_says_that_its_prompt_lengths_are_not_exact(golden, target_at, closed_loop):
     def chat(served):
         data = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": %s}], '
@@ -135,6 +171,7 @@ def test_chat_says_that_its_prompt_lengths_are_not_exact(golden, target_at, clos
     run = target_at(golden.url, api="chat").run(closed_loop(2, concurrency=1))
 
     assert [True, True] == [record.ok for record in run.records]
+    assert not run.rounds[0].client.exact_prompts
     assert [(8, 31)] * 2 == [(r.planned_prompt_tokens, r.prompt_tokens) for r in run.records]
     assert "lengths in tokens are not the planned ones" in run.rounds[0].warnings[0]
     assert "/v1/chat/completions" == golden.served[0].path

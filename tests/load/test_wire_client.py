@@ -176,6 +176,10 @@ FAULTS = {
         "output tokens: 2 of 4 came",
     ),
     "empty 200": ([Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")], "no token"),
+    "empty 200, ended by the close": (
+        [Raw(b"HTTP/1.0 200 OK\r\n\r\n"), Close()],
+        "no token: the body of the response is empty",
+    ),
     "204": ([Raw(b"HTTP/1.1 204 No Content\r\n\r\n")], "no token"),
     "not HTTP": ([Raw(b"SSH-2.0-OpenSSH_9.2\r\n"), Close()], "the answer is not HTTP/1.1"),
     "broken chunk": ([HEAD, Raw(b"zz\r\nnonsense\r\n"), Close()], "a broken response"),
@@ -275,6 +279,23 @@ def test_an_idle_connection_that_the_server_closed_is_opened_anew(golden, target
     run = target_at(golden.url).run(open_loop([0.0, 0.05, 0.1, 0.15]))
 
     assert [] == errors(run)
+
+
+def test_idle_connections_are_kept_warm(golden, target_at, open_loop, monkeypatch):
+    """Two are opened, both are closed by the server, both are there again before the next start."""
+    monkeypatch.setattr("vllm_slo.load.wire._REOPEN_AFTER_S", 0.0)
+
+    def cut_once(served):
+        yield from good_answer(served)
+        if len(golden.served) == 1:
+            for connection in golden.connections:
+                connection.transport.close()
+
+    golden.answer = cut_once
+    run = target_at(golden.url).run(open_loop([0.0, 0.3]))
+
+    assert [] == errors(run)
+    assert 4 == len(golden.connections)
 
 
 def test_a_request_lost_to_an_idle_close_is_sent_once_more_and_said(golden, target_at, closed_loop):

@@ -140,6 +140,7 @@ class Attempt:
             achieved_rps=_rate([s for _, s in sent]) if is_open else None,
             warmup_requests=warmth.requests,
             warmup_settled=warmth.is_settled,
+            exact_prompts=self._endpoint.has_exact_prompts,
         )
 
     def _warnings(self) -> list[str]:

@@ -76,8 +76,8 @@ class HttpTarget:
             SettingsError: an open-loop workload with a request that has no arrival time.
             SloError: whatever an observer raises; the round is then in `partial`.
         """
-        warmth = self._warmths.get(_kind(workload)) or self.warm_up(workload)
         self.partial = None
+        warmth = self._warmths.get(_kind(workload)) or self.warm_up(workload)
         attempt = self._attempt(workload)
         try:
             self._carry(

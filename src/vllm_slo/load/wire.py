@@ -270,7 +270,6 @@ class _Connection(asyncio.Protocol):
         if self._has_head and not self._is_whole:
             self._is_whole = True
             self._keeps_alive = self._parser.should_keep_alive()
-            self._keep = _drop
 
     def _end_response(self) -> None:
         exchange = self._release()
@@ -317,7 +316,7 @@ class _Connection(asyncio.Protocol):
             soon = now - (exchange.sent_s or now) < _CLOSED_WHILE_IDLE_S
             if self._has_head and self._ends_by_close and exc is None:
                 exchange.end(None, at_s=now)
-            elif is_unanswered and self._was_idle and soon and not exchange.was_resent:
+            elif is_unanswered and self._was_idle and soon:
                 unanswered = exchange
             else:
                 how = "closed it" if exc is None else "reset it"
