@@ -21,11 +21,15 @@ class Request:
     share, in order (`prefix.py`); the blocks after them hold tokens of this request alone.
 
     The output length is forced: a request stops at `max_tokens` or at max_model_len.
+
+    `token_steps` are the steps that gave it a token, as the first and last of each unbroken run.
     """
 
     __slots__ = (
         "arrival_time",
         "cached_private",
+        "finish_step",
+        "first_implicit_step",
         "held_shared",
         "is_prefill_chunk",
         "max_tokens",
@@ -38,11 +42,17 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "num_stale_output_tokens",
+        "offset",
+        "order",
         "priority",
         "prompt",
+        "queued_s",
         "request_id",
+        "scheduled_s",
+        "sent_s",
         "shared_hashes",
         "status",
+        "token_steps",
     )
 
     def __init__(
@@ -77,6 +87,24 @@ class Request:
         self.num_cached_blocks = 0
         self.held_shared: list[SharedBlock] = []
         self.cached_private: PrivateBlocks | None = None
+        # What the loop notes: times in seconds of virtual time.
+        self.token_steps: list[int] = []
+        self.sent_s = 0.0
+        self.queued_s = 0.0
+        self.scheduled_s: float | None = None
+        # What implicit decoding notes (`implicit.py`).
+        self.order = 0
+        self.offset = 0
+        self.first_implicit_step = 0
+        self.finish_step = 0
+
+    def note_token(self, step: int) -> None:
+        """Notes that `step` gives a token."""
+        steps = self.token_steps
+        if steps and steps[-1] == step - 1:
+            steps[-1] = step
+        else:
+            steps += (step, step)
 
     @property
     def num_tokens(self) -> int:

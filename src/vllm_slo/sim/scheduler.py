@@ -167,9 +167,19 @@ class VllmV1Scheduler:
             scheduled[request] = num_new_tokens
             budget -= num_new_tokens
 
-    def _advance(self, scheduled: dict[Request, int], preempted: list[Request]) -> SchedulerOutput:
-        """Counts the scheduled tokens as computed, and says what the device is to compute."""
-        decodes = decode_context = 0
+    def _advance(
+        self,
+        scheduled: dict[Request, int],
+        preempted: list[Request],
+        *,
+        decodes: int = 0,
+        decode_context: int = 0,
+    ) -> SchedulerOutput:
+        """Counts the scheduled tokens as computed, and says what the device is to compute.
+
+        `decodes` and `decode_context` are what it is to decode besides.
+        """
+        num_sampled = decodes
         prefills: list[tuple[int, int]] = []
         sampled: list[Request] = []
         for request, num_new_tokens in scheduled.items():
@@ -195,7 +205,7 @@ class VllmV1Scheduler:
             decodes=decodes,
             decode_context=decode_context,
             prefills=prefills,
-            sampled=len(sampled),
+            sampled=num_sampled + len(sampled),
         )
         return SchedulerOutput(scheduled, composition, sampled, preempted)
 

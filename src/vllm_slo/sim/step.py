@@ -13,13 +13,15 @@ class SchedulerOutput:
     """One step: how many tokens each request computes, in the order they were scheduled.
 
     `composition` is what the device is to compute, `sampled` the requests that get a token from
-    it. `preempted` lost their blocks while this step was scheduled.
+    it. `preempted` lost their blocks while this step was scheduled. `step` counts the calls of
+    `schedule`, from one, where the scheduler does.
     """
 
     num_scheduled_tokens: dict[Request, int]
     composition: Step
     sampled: list[Request]
     preempted: list[Request] = field(default_factory=list)
+    step: int = 0
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -56,3 +58,8 @@ class Scheduler(Protocol):
 
     @property
     def num_free_blocks(self) -> int: ...
+
+    @property
+    def num_prefix_hit_tokens(self) -> int:
+        """Prompt tokens found in the prefix cache, not counting those of preempted requests."""
+        ...

@@ -1,0 +1,259 @@
+"""`EngineLoop`: the engine core's loop in virtual time.
+
+As `step_with_batch_queue` and `run_busy_loop` of `vllm/v1/engine/core.py` (0.32.0): take what has
+arrived, schedule a step, and wait for the oldest step in flight unless another may be put behind
+it. The queue holds one step with synchronous scheduling and two with asynchronous: then step k + 1
+is scheduled while the device computes step k, and what arrives meanwhile is seen by step k + 2.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from vllm_slo.device.step import StepTimeModel
+from vllm_slo.errors import WorkloadError
+from vllm_slo.measure.record import RequestRecord
+from vllm_slo.sim.admission import Admission
+from vllm_slo.sim.clients import NEVER, Clients
+from vllm_slo.sim.facts import Counters
+from vllm_slo.sim.implicit import ImplicitDecodes
+from vllm_slo.sim.records import Ones, finished_record, refused_record
+from vllm_slo.sim.request import Request
+from vllm_slo.sim.step import Scheduler, SchedulerOutput
+from vllm_slo.sim.times import Floats, StepTimes
+from vllm_slo.traffic.workload import PlannedRequest
+
+OnRecord = Callable[[RequestRecord], None]
+
+# `_process_engine_step` sleeps when nothing was executed although requests are there.
+_NOTHING_EXECUTED_S = 0.001
+
+
+class EngineLoop:
+    """Drives one scheduler on one device until every request is over.
+
+    A request that arrives at the very moment of a step boundary is seen at the next one; one that
+    finds the engine idle, at once.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        device: StepTimeModel,
+        clients: Clients,
+        *,
+        admission: Admission,
+        on_record: OnRecord,
+        depth: int,
+        response_s: float = 0.0,
+    ) -> None:
+        self.counters = Counters()
+        self.num_steps = 0
+        self.clock_s = 0.0
+        self._scheduler = scheduler
+        self._implicit = scheduler if isinstance(scheduler, ImplicitDecodes) else None
+        self._device = device
+        self._clients = clients
+        self._admission = admission
+        self._on_record = on_record
+        self._depth = depth
+        self._response_s = response_s
+        self._device_free_s = 0.0
+        self._inbox: deque[Request] = deque()
+        self._in_flight: deque[tuple[SchedulerOutput, float]] = deque()
+        self._planned: dict[Request, PlannedRequest] = {}  # of the requests that are alive
+        self._ones = Ones()
+        self._times = StepTimes(self._oldest_needed_step)
+
+    def run(self) -> None:
+        """Runs until no request is left.
+
+        Raises:
+            WorkloadError: the plan has a request that makes no sense.
+        """
+        scheduler = self._scheduler
+        while True:
+            self._receive(self.clock_s)
+            if (
+                not (self._inbox or scheduler.has_requests() or self._in_flight)
+                and not self._wait_for_arrival()
+            ):
+                return
+            self._hand_over()
+            if self._pass_quiet_steps():
+                continue
+            is_executed = False
+            if scheduler.has_requests():
+                is_executed = self._schedule()
+                has_room = len(self._in_flight) < self._depth
+                if has_room and (is_executed or scheduler.has_requests()):
+                    continue
+            output, end_s = self._in_flight.popleft()
+            self._update(output, end_s)
+            if not is_executed and scheduler.has_requests():
+                self._check_progress()
+                self.clock_s += _NOTHING_EXECUTED_S
+
+    def _schedule(self) -> bool:
+        """Schedules a step and hands it to the device; whether there is anything in it."""
+        output = self._scheduler.schedule()
+        self.num_steps += 1
+        output.step = self.num_steps
+        end_s = max(self._device_free_s, self.clock_s)
+        is_executed = bool(output.composition.tokens)
+        if is_executed:
+            end_s += self._device.step_ms(output.composition) / 1000.0
+        self._device_free_s = end_s
+        self._times.append(end_s + self._response_s)
+        for request in output.num_scheduled_tokens:
+            if request.scheduled_s is None:
+                request.scheduled_s = self.clock_s
+        for request in output.sampled:
+            request.note_token(output.step)
+        self._in_flight.append((output, end_s))
+        return is_executed
+
+    def _update(self, output: SchedulerOutput, end_s: float) -> None:
+        """Waits for a step and takes its tokens."""
+        self.clock_s = max(self.clock_s, end_s)
+        self._receive(self.clock_s)
+        if output.composition.sampled:
+            self.counters.iterate(1, output.composition.sampled)
+        for request in self._scheduler.update_from_output(output)[1]:
+            self._finish(request)
+        running, waiting = self._scheduler.counts()
+        self.counters.gauge(running, waiting, self._scheduler.usage)
+
+    def _finish(self, request: Request) -> None:
+        self._admission.num_in_flight -= 1
+        self.counters.finish(request)
+        event_s = self._times.of(request.token_steps)
+        record = finished_record(
+            request,
+            self._planned.pop(request),
+            event_s=event_s,
+            event_tokens=self._ones(len(event_s)),
+        )
+        self._clients.over(self.clock_s + self._response_s)
+        self._on_record(record)
+
+    # Arrivals.
+
+    def _receive(self, before_s: float) -> None:
+        """Takes what reached the server before this time, or refuses it as the API server does."""
+        while self._clients.next_s < before_s:
+            self._receive_one()
+
+    def _receive_one(self) -> None:
+        arrival_s = self._clients.next_s
+        planned, sent_s = self._clients.send()
+        refusal = self._admission.refusal(planned)
+        if refusal is not None:
+            over_s = arrival_s + self._response_s
+            self._clients.over(over_s)
+            self._on_record(refused_record(planned, refusal, sent_s=sent_s, over_s=over_s))
+            return
+        request = self._admission.admit(planned, arrival_s=arrival_s)
+        request.sent_s = sent_s
+        self._planned[request] = planned
+        self._inbox.append(request)
+
+    def _wait_for_arrival(self) -> bool:
+        """Lets the time pass until the idle engine gets a request; False if none is to come."""
+        while not self._inbox:
+            arrival_s = self._clients.next_s
+            if arrival_s == NEVER:
+                return False
+            self.clock_s = max(self.clock_s, arrival_s)
+            while self._clients.next_s <= self.clock_s:
+                self._receive_one()
+        return True
+
+    def _hand_over(self) -> None:
+        while self._inbox:
+            request = self._inbox.popleft()
+            request.queued_s = self.clock_s
+            self._scheduler.add_request(request)
+
+    # Quiet steps.
+
+    def _pass_quiet_steps(self) -> bool:
+        """Passes over steps in which the same requests decode and nothing else happens."""
+        scheduler = self._implicit
+        if scheduler is None or len(self._in_flight) != self._depth - 1:
+            return False
+        steps = scheduler.quiet_steps()
+        if steps < 2:
+            return False
+        start_s = max(self._device_free_s, self.clock_s)
+        decodes, context = scheduler.decode_batch
+        until_s = self._clients.next_s if scheduler.arrivals_matter else NEVER
+        if until_s < NEVER:
+            steps = min(steps, self._steps_until(until_s - start_s, steps))
+        ms = self._device.decode_run_ms(decodes=decodes, decode_context=context, steps=steps)
+        ends_s = np.empty(steps + 1)  # the start, then the end of each step
+        ends_s[0] = start_s
+        np.divide(ms, 1000.0, out=ends_s[1:])
+        np.cumsum(ends_s, out=ends_s)
+        is_async = self._depth > 1
+        if until_s < NEVER:
+            # Step j is scheduled at the end of the step before it, or of the one before that, and
+            # must not see the arrival.
+            seen = int(np.searchsorted(ends_s, until_s, side="right")) + is_async
+            steps = max(1, min(steps, seen))
+        last_scheduled_s = float(ends_s[steps - 1 - is_async]) if steps > 1 else self.clock_s
+        if is_async:
+            self._update(*self._in_flight.popleft())
+        self._take_unseen(ends_s, before_s=last_scheduled_s)
+        self._pass(scheduler, ends_s[: steps + 1], decodes=decodes, is_async=is_async)
+        return True
+
+    def _take_unseen(self, ends_s: Floats, *, before_s: float) -> None:
+        """Hands over what comes during quiet steps, as at the boundary that would have seen it."""
+        self._receive(before_s)
+        while self._inbox and self._inbox[0].arrival_time < before_s:
+            request = self._inbox.popleft()
+            at = int(np.searchsorted(ends_s, request.arrival_time, side="right"))
+            request.queued_s = float(ends_s[at])
+            self._scheduler.add_request(request)
+
+    def _pass(
+        self, scheduler: ImplicitDecodes, ends_s: Floats, *, decodes: int, is_async: bool
+    ) -> None:
+        steps = len(ends_s) - 1
+        before, after = scheduler.skip(steps)
+        self.num_steps += steps
+        self._times.extend(ends_s[1:] + self._response_s if self._response_s else ends_s[1:])
+        self._device_free_s = float(ends_s[-1])
+        self.counters.iterate(steps - 1, decodes * (steps - 1))
+        running, waiting = scheduler.counts()
+        self.counters.gauge(running, waiting, after if is_async else before)
+        output = scheduler.skipped_output()
+        if is_async:
+            self.clock_s = float(ends_s[-2])
+            self._in_flight.append((output, self._device_free_s))
+        else:
+            self._update(output, self._device_free_s)
+
+    def _steps_until(self, seconds: float, most: int) -> int:
+        """No fewer steps than fit in a time, as long as they do not get shorter."""
+        if seconds <= 0.0:
+            return 2
+        assert self._implicit is not None
+        decodes, context = self._implicit.decode_batch
+        first = self._device.decode_run_ms(decodes=decodes, decode_context=context, steps=1)
+        return min(most, int(seconds * 1000.0 / float(first[0])) + 3)
+
+    def _oldest_needed_step(self) -> int:
+        return min(
+            (request.token_steps[0] for request in self._planned if request.token_steps),
+            default=self.num_steps,
+        )
+
+    def _check_progress(self) -> None:
+        running, waiting = self._scheduler.counts()
+        if waiting and not running and not self._in_flight:
+            raise WorkloadError(
+                f"{waiting} waiting requests can never be scheduled with these settings"
+            )
