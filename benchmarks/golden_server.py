@@ -131,6 +131,7 @@ class GoldenServer:
         self.answer = answer
         self.served: list[Served] = []
         self.connections: list[Connection] = []
+        self.connection_class = Connection
         self.port = 0
         self.loop: asyncio.AbstractEventLoop
         self._server: asyncio.Server
@@ -143,7 +144,7 @@ class GoldenServer:
         self.loop = asyncio.get_running_loop()
         sock = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port = sock.getsockname()[1]
-        self._server = await self.loop.create_server(lambda: Connection(self), sock=sock)
+        self._server = await self.loop.create_server(lambda: self.connection_class(self), sock=sock)
 
     async def stop(self) -> None:
         self._server.close()

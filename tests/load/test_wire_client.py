@@ -2,6 +2,7 @@
 
 import socket
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from golden_server import (
@@ -10,6 +11,7 @@ from golden_server import (
     HEAD,
     Body,
     Close,
+    Connection,
     GoldenServer,
     Raw,
     Wait,
@@ -333,3 +335,38 @@ def test_a_large_request_goes_out_whole(golden, target_at, closed_loop):
 
     assert [] == errors(run)
     assert [1_500_000] * 2 == [record.prompt_tokens for record in run.records]
+
+
+def test_an_answer_before_the_whole_request_costs_the_connection_only(
+    golden, target_at, closed_loop
+):
+    """The server refuses at the head and never reads the rest, as a proxy does with a 413."""
+    refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 7\r\n\r\ntoo big"
+
+    class RefusesLarge(Connection):
+        def on_headers_complete(self) -> None:
+            if int(self.headers["content-length"]) > 1_000_000:
+                self.transport.pause_reading()
+                self.transport.write(refusal)
+
+    golden.connection_class = RefusesLarge
+    large = closed_loop(1, concurrency=1, input_tokens=2_000_000).requests[0]
+    small = closed_loop(2, concurrency=1).requests[1]
+    workload = replace(closed_loop(2, concurrency=1), plan=lambda _: [large, small])
+
+    run = target_at(golden.url).run(workload)
+
+    assert ["HTTP 413: too big", None] == [record.error for record in run.records]
+
+
+def test_a_server_that_hangs_up_on_everyone_makes_records(golden, target_at, closed_loop):
+    class HangsUp(Connection):
+        def connection_made(self, transport) -> None:
+            super().connection_made(transport)
+            self.cut(reset=True)
+
+    golden.connection_class = HangsUp
+
+    run = target_at(golden.url).run(closed_loop(20, concurrency=4))
+
+    assert 20 == len(errors(run))

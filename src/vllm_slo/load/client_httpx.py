@@ -46,8 +46,8 @@ class HttpxClient:
         try:
             async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 missing = connections - len(self._idle)
-                await asyncio.gather(*(one() for _ in range(missing)))
-        except (httpx.HTTPError, OSError, TimeoutError):
+                await asyncio.gather(*(one() for _ in range(missing)), return_exceptions=True)
+        except TimeoutError:
             return  # the requests themselves will say what is wrong
 
     def send(self, exchange: Exchange) -> None:
