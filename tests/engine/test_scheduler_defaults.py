@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_slo.engine.defaults import scheduler_defaults
+from vllm_slo.device.defaults import scheduler_defaults
 from vllm_slo.settings import Settings
 
 

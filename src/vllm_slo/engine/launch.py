@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vllm_slo.device.catalogue import model_key
+from vllm_slo.device.defaults import scheduler_defaults
 from vllm_slo.device.profiles import REFERENCE_DEVICE, REFERENCE_MODEL, kv_blocks
 from vllm_slo.engine.arguments import asked_arguments, check_argument, to_argv
-from vllm_slo.engine.defaults import scheduler_defaults
 from vllm_slo.engine.models import SHAPE_PREFIX, Model, resolve_model
 from vllm_slo.engine.probing import Probe
 from vllm_slo.engine.shapes import SHAPES
