@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vllm_slo.device.defaults import scheduler_defaults
+from vllm_slo.device.profiles import REFERENCE_DEVICE
 from vllm_slo.errors import SettingsError
 from vllm_slo.settings import UNLIMITED, Settings
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 
 DEFAULT_BLOCK_SIZE = 16
-DEFAULT_MAX_NUM_SEQS = 256
-DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
 
 _FROM_EXTRA = (
     "long_prefill_token_threshold_adaptive",
@@ -37,8 +37,8 @@ class SchedulerConfig:
     num_gpu_blocks: int
     max_model_len: int
     block_size: int = DEFAULT_BLOCK_SIZE
-    max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
-    max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
     max_num_scheduled_tokens: int | None = None
     max_num_active_seqs: int | None = None
     enable_chunked_prefill: bool = True
@@ -107,13 +107,18 @@ class SchedulerConfig:
 
     @classmethod
     def from_settings(
-        cls, settings: Settings, *, num_gpu_blocks: int, max_model_len: int = 8192
+        cls,
+        settings: Settings,
+        *,
+        num_gpu_blocks: int,
+        max_model_len: int = 8192,
+        device: str = REFERENCE_DEVICE,
     ) -> "SchedulerConfig":
         """The configuration that a server on a GPU would run with.
 
-        `num_gpu_blocks` is the device's capacity, used where the settings have no override;
-        `max_model_len` the model's own, likewise. Engine arguments in `settings.extra` that the
-        scheduler does not know leave it as it is.
+        `num_gpu_blocks` is the device's capacity, used where the settings have no override, and
+        `max_model_len` the model's own, likewise; `device` names the GPU whose defaults hold.
+        Engine arguments in `settings.extra` that the scheduler does not know change nothing.
 
         Raises:
             SettingsError: a setting that vLLM V1 does not have, or refuses.
@@ -124,34 +129,25 @@ class SchedulerConfig:
                 'set preemption="recompute"'
             )
         model_len = settings.max_model_len or max_model_len
-        seqs = settings.max_num_seqs or DEFAULT_MAX_NUM_SEQS
+        defaults = scheduler_defaults(device, settings, max_model_len=model_len)
         batched = settings.max_num_batched_tokens
         if batched == UNLIMITED:
-            batched = seqs * model_len
-        elif batched is None:
-            # vLLM fits its own default to the model (vllm/engine/arg_utils.py,
-            # `_set_default_max_num_seqs_and_batched_tokens_args`).
-            batched = DEFAULT_MAX_NUM_BATCHED_TOKENS
-            if settings.enable_chunked_prefill is False:
-                batched = max(batched, model_len)
-            batched = min(batched, seqs * model_len)
-        if settings.max_num_seqs is None:
-            seqs = min(seqs, batched)
+            batched = defaults["max_num_seqs"] * model_len
         asked: dict[str, Any] = {
             "enable_chunked_prefill": settings.enable_chunked_prefill,
             "enable_prefix_caching": settings.enable_prefix_caching,
             "policy": settings.scheduling_policy,
             "long_prefill_token_threshold": settings.long_prefill_token_threshold,
             "async_scheduling": settings.async_scheduling,
+            "block_size": settings.block_size,
         }
         extra = dict(settings.extra)
         asked |= {name: extra.get(name) for name in _FROM_EXTRA}
         return cls(
             num_gpu_blocks=settings.num_gpu_blocks_override or num_gpu_blocks,
             max_model_len=model_len,
-            block_size=settings.block_size or DEFAULT_BLOCK_SIZE,
-            max_num_seqs=seqs,
-            max_num_batched_tokens=batched,
+            max_num_seqs=defaults["max_num_seqs"],
+            max_num_batched_tokens=batched or defaults["max_num_batched_tokens"],
             max_num_queued_reqs=settings.max_num_queued_reqs,
             **{name: value for name, value in asked.items() if value is not None},
         )

@@ -143,13 +143,11 @@ class VllmV1Scheduler:
             assert not request.num_stale_output_tokens
             num_hits = self.kv.get_computed_blocks(request)
             num_computed_tokens = num_hits * self.kv.block_size
-            num_new_tokens = request.num_tokens - num_computed_tokens
-            if 0 < threshold < num_new_tokens:
-                num_new_tokens = threshold
-            if num_new_tokens > budget:
-                if not self.config.enable_chunked_prefill:
-                    break
-                num_new_tokens = budget
+            num_new_tokens = self._first_chunk(
+                request.num_tokens - num_computed_tokens, threshold, budget
+            )
+            if not num_new_tokens:
+                break
             if not self.kv.admit(
                 request,
                 num_new_tokens,
@@ -166,6 +164,14 @@ class VllmV1Scheduler:
             request.num_computed_tokens = num_computed_tokens
             scheduled[request] = num_new_tokens
             budget -= num_new_tokens
+
+    def _first_chunk(self, num_tokens: int, threshold: int, budget: int) -> int:
+        """How many of its tokens an admitted request computes first; 0 if it must wait."""
+        if 0 < threshold < num_tokens:
+            num_tokens = threshold
+        if num_tokens <= budget:
+            return num_tokens
+        return budget if self.config.enable_chunked_prefill else 0
 
     def _advance(
         self,
