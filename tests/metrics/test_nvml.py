@@ -11,7 +11,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from vllm_slo.engine.nvml import NvmlObserver, belongs_to, nvml_status
+from vllm_slo.engine.nvml import NvmlObserver, belongs_to, device_name, nvml_status
+from vllm_slo.errors import SettingsError
 from vllm_slo.measure.run import GpuFacts
 
 MIB = 1024**2
@@ -59,6 +60,9 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetUUID(self, handle: str) -> str:
         return self.uuids[int(handle[-1])]
+
+    def nvmlDeviceGetName(self, handle: str) -> str:
+        return {"gpu0": "NVIDIA A100-SXM4-80GB", "gpu1": "NVIDIA L4"}[handle]
 
     def nvmlDeviceIsMigDeviceHandle(self, handle: str) -> bool:
         return handle == "mig"
@@ -281,3 +285,18 @@ def test_without_a_gpu_a_round_has_no_gpu_facts(nvml: FakeNvml) -> None:
     observer = quiet()
     observer.begin()
     assert observer.end() == {}
+
+
+def test_a_gpu_goes_by_its_drivers_name(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_name() == "NVIDIA A100-SXM4-80GB"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert device_name() == "NVIDIA L4"
+    assert nvml.started == 0
+
+
+def test_where_there_is_no_gpu_its_name_must_be_given(nvml: FakeNvml) -> None:
+    with pytest.raises(SettingsError, match="--slo-device"):
+        device_name(3)
+    nvml.uuids = []
+    with pytest.raises(SettingsError, match="--slo-device"):
+        device_name()

@@ -58,8 +58,10 @@ def device_name(index: int = 0) -> str:
     try:
         handle = _visible_device(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"), index)
         name = nvml.nvmlDeviceGetName(handle)
-    except LookupError as error:
-        raise SettingsError(str(error)) from None
+    except (nvml.NVMLError, LookupError) as error:
+        raise SettingsError(
+            f"no GPU to ask: {error}\nsay which device's thresholds hold: --slo-device=a100-80gb"
+        ) from None
     finally:
         nvml.nvmlShutdown()
     return name.decode() if isinstance(name, bytes) else str(name)
