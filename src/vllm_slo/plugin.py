@@ -23,6 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     from vllm_slo._pytest.outcome import Gatherer
 
+    if config.option.help or config.option.version or config.option.markers:
+        return  # they run no test, and must survive an option that makes no sense
     session = SloSession.from_pytest_config(config)
     config.stash[STATE] = session
     config.pluginmanager.register(Gatherer(session.collected), "vllm-slo-gatherer")
@@ -34,12 +36,21 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return header_lines(config.stash[STATE])
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Last, since pytest's own reordering by session parameters would undo ours.
-    from vllm_slo._pytest.servers import group_by_server
+def pytest_sessionstart(session: pytest.Session) -> None:
+    from vllm_slo._pytest.servers import Ordering
 
-    items[:] = group_by_server(items)
+    session.config.pluginmanager.register(Ordering(), "vllm-slo-ordering")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    from vllm_slo._pytest.outcome import shorten
+
+    report = yield
+    shorten(report)
+    return report
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -51,8 +62,16 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 def pytest_runtestloop(session: pytest.Session) -> None:
     from vllm_slo._pytest.preflight import check_before_boot
 
-    if not session.config.option.collectonly:
-        check_before_boot(session.config.stash[STATE], session.items)
+    state = session.config.stash[STATE]
+    if not session.config.option.collectonly and not state.is_worker:
+        check_before_boot(state, session.items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    from vllm_slo._pytest.preflight import check_before_test
+
+    check_before_test(item.config.stash[STATE], item)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,6 +96,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     from vllm_slo._pytest.ending import finish
 
     finish(session.config.stash[STATE], session)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    from vllm_slo._pytest.ending import take_over
+
+    take_over(node.config.stash[STATE], getattr(node, "workeroutput", {}))
 
 
 def pytest_terminal_summary(

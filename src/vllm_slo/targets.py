@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vllm_slo.errors import SettingsError
-from vllm_slo.measure.run import EngineInfo, Observer, Target
 from vllm_slo.settings import Settings
 
 if TYPE_CHECKING:
     from vllm_slo.engine import EngineEnvironment, Server
     from vllm_slo.load import Endpoint
+    from vllm_slo.measure.run import EngineInfo, Observer, Target
 
 Kind = Literal["sim", "emulated", "gpu", "url"]
 MODELLED_DEVICE = "a100-80gb"
@@ -100,10 +100,15 @@ class Served:
     """
 
     settings: Settings
-    engine: EngineInfo
-    target: Target
+    engine: "EngineInfo"
+    target: "Target"
     max_num_seqs: int | None = None
     server: "Server | None" = None
+
+    def become(self, other: "Served") -> None:
+        """Stands for another server from now on: whoever holds this one sees a live one again."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(other, name))
 
     @property
     def base_url(self) -> str | None:
@@ -182,6 +187,7 @@ def _open_url(spec: TargetSpec, settings: Settings, progress: Progress | None) -
     from vllm_slo.engine.metrics import MetricsObserver
     from vllm_slo.load import Endpoint
     from vllm_slo.load.remote import ask
+    from vllm_slo.measure.run import EngineInfo
 
     assert spec.url is not None, "a url target has one"
     remote = ask(spec.url, api_key=spec.api_key, model=spec.model)
@@ -211,11 +217,11 @@ def _open_url(spec: TargetSpec, settings: Settings, progress: Progress | None) -
 def _http_target(
     spec: TargetSpec,
     settings: Settings,
-    engine: EngineInfo,
+    engine: "EngineInfo",
     endpoint: "Endpoint",
-    observers: Sequence[Observer],
+    observers: "Sequence[Observer]",
     progress: Progress | None,
-) -> Target:
+) -> "Target":
     from vllm_slo.load import HttpTarget
 
     return HttpTarget(
@@ -255,8 +261,7 @@ def _open_sim(spec: TargetSpec, settings: Settings) -> Served:
         engine_device=spec.device_slug(),
         engine_model=spec.model_slug,
         scheduler=spec.sim_scheduler,
-        environment=spec.environment,
-        cache_dir=spec.cache_dir,
+        python=_environment(spec).python if spec.sim_scheduler == "vllm" else None,
     )
     return Served(
         settings=settings,

@@ -10,9 +10,15 @@ _ASKS_FOR_ENTRIES = ("benchmark_json", "benchmark_autosave", "benchmark_save")
 
 
 def wants_entries(config: pytest.Config) -> bool:
-    """Whether pytest-benchmark is there, and is asked to keep what it measures."""
+    """Whether pytest-benchmark is there, on, and asked to keep what it measures.
+
+    It switches itself off in the workers of pytest-xdist, and then says so itself.
+    """
     asked = any(getattr(config.option, name, None) for name in _ASKS_FOR_ENTRIES)
-    return asked and config.pluginmanager.has_plugin("benchmark")
+    if not asked or not config.pluginmanager.has_plugin("benchmark"):
+        return False
+    is_off = config.option.benchmark_disable or config.option.benchmark_skip
+    return not is_off and not hasattr(config, "workerinput")
 
 
 def add_entry(request: pytest.FixtureRequest, result: Result, ttft_s: Iterable[float]) -> None:

@@ -1,5 +1,7 @@
 """The `slo` fixture: judges a run against its row and turns the verdict into the test's outcome."""
 
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -7,12 +9,19 @@ import pytest
 
 from vllm_slo._pytest.benchmark import add_entry, wants_entries
 from vllm_slo._pytest.judging import Regime, judged, proposed
-from vllm_slo._pytest.outcome import PROPOSALS, RESULTS, InconclusiveError, InconclusiveSkip
+from vllm_slo._pytest.outcome import (
+    DIED,
+    PROPOSALS,
+    RESULTS,
+    UNDECIDED,
+    InconclusiveError,
+    InconclusiveSkip,
+)
 from vllm_slo._pytest.state import SloSession
 from vllm_slo.measure.run import Run
 from vllm_slo.measure.summary import summarise
 from vllm_slo.report.build import result_of
-from vllm_slo.report.result import Result
+from vllm_slo.report.result import LimitResult, Result
 from vllm_slo.slo.row import Row
 from vllm_slo.slo.thresholds import USUAL_LIMITS
 from vllm_slo.slo.verdict import Outcome, Verdict
@@ -41,7 +50,8 @@ class Slo:
         there yet is proposed instead of judged, and `None` is returned.
 
         Raises:
-            Failed: the verdict is FAIL, or INCONCLUSIVE where `--slo-inconclusive=fail`.
+            Failed: the verdict is FAIL, the server died under the load, or the verdict is
+                INCONCLUSIVE and `--slo-inconclusive=fail`.
             Skipped: it is INCONCLUSIVE and `--slo-inconclusive=skip`.
             ThresholdsError: the file has no such row; the text has the lines to add.
         """
@@ -58,6 +68,7 @@ class Slo:
             nodeid=self.request.node.nodeid,
             thresholds=str(session.thresholds.path),
             notes=self._notes,
+            with_records=session.json_path is not None,
         )
         self._notes = {}
         self._record(result, run)
@@ -109,30 +120,36 @@ class Slo:
         if result.outcome == Outcome.PASS:
             return
         text = explain(result, rerun=_rerun(self.request, self.session))
-        if result.outcome == Outcome.FAIL:
+        if result.server_died is not None:
+            self.request.node.stash[DIED] = True
+        if result.outcome == Outcome.FAIL or result.server_died is not None:
             pytest.fail(text, pytrace=False)
+        self.request.node.stash[UNDECIDED] = text
         mode = self.session.options["inconclusive"]
         if mode == "fail":
             raise InconclusiveError(text, pytrace=False)
         if mode == "skip":
             raise InconclusiveSkip(text)
-        self.request.node.warn(pytest.PytestWarning(text))
 
 
 def explain(result: Result, *, rerun: str) -> str:
     """The failure's text: the row, each limit that did not pass, the log, the next command."""
-    lines = [f"{result.outcome}: {result.row_title} ({result.thresholds}:{result.line})"]
-    for limit in result.limits:
-        if limit.outcome in (Outcome.PASS, Outcome.ADVISORY):
-            continue
-        measured = (
-            "nothing measured" if limit.measured is None else f"measured {limit.measured:,.4g}"
-        )
-        lines.append(f"  {limit.outcome} {limit.text}: {measured} ({limit.message})")
+    missed = [one for one in result.limits if one.outcome not in (Outcome.PASS, Outcome.ADVISORY)]
+    worst = next((one for one in missed if one.outcome == result.outcome), None)
+    first = f"{result.outcome}: {result.row_title}"
+    if result.reasons:
+        first += f": {result.reasons[0]}"
+    elif worst is not None:
+        first += f": {worst.text}, {_measured(worst)}"
+    lines = [first]
+    lines += [f"  {one.outcome} {one.text}: {_measured(one)} ({one.message})" for one in missed]
     lines += [f"  {reason}" for reason in result.reasons]
     if result.failed_requests:
         lines.append(f"  {result.failed_requests} of {result.requests} requests failed:")
         lines += [f"    {count} x {error}" for error, count in list(result.failures.items())[:5]]
+    if result.server_died is not None and not any(result.server_died in r for r in result.reasons):
+        lines.append(f"  the server died: {result.server_died}")
+    lines.append(f"row: {result.thresholds}:{result.line}")
     server_log = result.engine.get("server_log")
     if server_log:
         lines.append(f"server log: {server_log}")
@@ -140,15 +157,20 @@ def explain(result: Result, *, rerun: str) -> str:
     return "\n".join(lines)
 
 
-def _rerun(request: pytest.FixtureRequest, session: SloSession) -> str:
-    import shlex
+def _measured(limit: LimitResult) -> str:
+    return "nothing measured" if limit.measured is None else f"measured {limit.measured:,.4g}"
 
+
+def _rerun(request: pytest.FixtureRequest, session: SloSession) -> str:
     given = [
-        f"--slo-{name}={session.options[name]}"
+        f"--slo-{name}={session.options.shown(name)}"
         for name, source in session.options.sources.items()
         if source.startswith("--") and session.options[name] is not True
     ]
-    return shlex.join(["pytest", request.node.nodeid, *given])
+    # As seen from where pytest was called, and without the group that pytest-xdist adds.
+    path = os.path.relpath(request.path, session.config.invocation_params.dir)
+    classes = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
+    return shlex.join(["pytest", "::".join([path, *classes, request.node.name]), *given])
 
 
 def _properties(result: Result) -> Sequence[tuple[str, object]]:

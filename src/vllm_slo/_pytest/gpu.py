@@ -1,11 +1,12 @@
 """The `gpu` fixture: NVML's view of a run."""
 
 from dataclasses import dataclass
-
-import pytest
+from typing import TYPE_CHECKING
 
 from vllm_slo._pytest.state import SloSession
-from vllm_slo.measure.run import GpuFacts, Run
+
+if TYPE_CHECKING:
+    from vllm_slo.measure.run import GpuFacts, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +24,9 @@ class Gpu:
 
         absent = nvml_status()
         if absent is not None:
-            session.config.issue_config_time_warning(
-                pytest.PytestWarning(f"no GPU figures: {absent}"), stacklevel=2
-            )
+            session.note(f"no GPU figures: {absent}")
         return cls(absent=absent)
 
-    def facts(self, run: Run) -> list[GpuFacts]:
+    def facts(self, run: "Run") -> "list[GpuFacts]":
         """The samples of each round, summarised; empty where there is no GPU."""
         return [one.gpu for one in run.rounds if one.gpu is not None]

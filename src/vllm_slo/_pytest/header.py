@@ -12,7 +12,7 @@ _LABELS = {
 
 def header_lines(session: SloSession) -> list[str]:
     spec = session.spec
-    target = spec.url if spec.kind == "url" else _LABELS[spec.kind]
+    target = session.options.shown("target") if spec.kind == "url" else _LABELS[spec.kind]
     device = spec.device or ("a100-80gb" if spec.is_simulated else "the one that is there")
     engine = spec.environment or ("0.32.0" if spec.kind == "emulated" else None)
     lines = [
@@ -22,10 +22,15 @@ def header_lines(session: SloSession) -> list[str]:
     ]
     if session.options.sources:
         given = ", ".join(
-            f"{name}={session.options[name]} ({source})"
+            f"{name}={session.options.shown(name)} ({source})"
             for name, source in session.options.sources.items()
         )
         lines.append(f"slo: {given}")
+    if getattr(session.config.option, "dist", "no") not in ("no", "loadgroup"):
+        lines.append(
+            "slo: pytest-xdist without --dist loadgroup: each worker opens the servers of its own "
+            "tests again"
+        )
     return lines
 
 

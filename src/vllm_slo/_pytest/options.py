@@ -1,12 +1,24 @@
 """The `--slo-*` family: one table, three sources, and where each value came from."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from vllm_slo.errors import SettingsError
+from vllm_slo.targets import resolve_kind
+
+
+def _target(text: str) -> str:
+    try:
+        resolve_kind(text, environment=None)
+    except SettingsError:
+        raise ValueError from None
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -22,6 +34,13 @@ def _seconds(text: str) -> float:
 def _at_least_one(text: str) -> int:
     number = int(text)
     if number < 1:
+        raise ValueError
+    return number
+
+
+def _at_least_zero(text: str) -> int:
+    number = int(text)
+    if number < 0:
         raise ValueError
     return number
 
@@ -61,6 +80,8 @@ class Option:
         return self.parse is _yes_or_no
 
     def read(self, text: str, source: str) -> Any:
+        if not text.strip():
+            raise pytest.UsageError(f"{source}: the value is empty")
         if self.choices and text not in self.choices:
             raise pytest.UsageError(f"{source}: {text!r} is not one of {', '.join(self.choices)}")
         try:
@@ -75,6 +96,8 @@ OPTIONS = (
         name="target",
         default="auto",
         metavar="TARGET",
+        parse=_target,
+        form="auto, sim, emulated, gpu or a URL that starts with http",
         help="sim, emulated, gpu, a URL, or auto: gpu where there is a GPU and vLLM, else sim",
     ),
     Option(
@@ -135,8 +158,8 @@ OPTIONS = (
         name="seed",
         default=0,
         metavar="N",
-        parse=int,
-        form="a whole number",
+        parse=_at_least_zero,
+        form="a whole number of at least 0",
         help="the first round's seed; the next rounds follow from it",
     ),
     Option(
@@ -243,6 +266,10 @@ class Options:
             sources[option.name] = source
         return cls(values, sources)
 
+    def shown(self, name: str) -> str:
+        """The value as it may be printed: a URL without its user and password."""
+        return re.sub(r"(?<=://)[^/@]*@", "", str(self.values[name]))
+
     def path(self, name: str, root: Path) -> Path | None:
         """A folder or file option, against the pytest root; `None` when not given."""
         value = self.values[name]
@@ -262,8 +289,8 @@ def add_options(parser: pytest.Parser) -> None:
                 option.flag,
                 dest=option.key,
                 default=None,
-                metavar=option.metavar,
-                choices=option.choices or None,
+                # No `choices`: argparse would refuse a bad value before --help is looked at.
+                metavar="|".join(option.choices) or option.metavar,
                 help=text,
             )
         parser.addini(option.key, text, default="")

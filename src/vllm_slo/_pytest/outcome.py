@@ -1,25 +1,34 @@
 """How a verdict becomes pytest's: PASS, FAIL, or INCONCLUSIVE as a category of its own."""
 
-from typing import Any
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import vllm_slo
+from vllm_slo._pytest.servers import is_judged
 from vllm_slo._pytest.state import STATE, Collected
 from vllm_slo.errors import SloError
 from vllm_slo.report.result import Result
-from vllm_slo.slo.proposal import Proposal
-from vllm_slo.slo.update import as_plain
+
+if TYPE_CHECKING:
+    from vllm_slo.slo.proposal import Proposal
 
 RESULTS = pytest.StashKey[list[Result]]()
-PROPOSALS = pytest.StashKey[list[Proposal]]()
+PROPOSALS: "pytest.StashKey[list[Proposal]]" = pytest.StashKey()
+# What an INCONCLUSIVE verdict says; and whether the test's server died under its load.
+UNDECIDED = pytest.StashKey[str]()
+DIED = pytest.StashKey[bool]()
 # Plain attributes of the report: pytest-xdist carries them from its workers to the controller.
 RESULTS_FIELD = "slo_results"
 PROPOSALS_FIELD = "slo_proposals"
 UNDECIDED_FIELD = "slo_undecided"
 BROKEN_FIELD = "slo_broken"
 BOOTS_FIELD = "slo_boots"
+JUDGED_FIELD = "slo_judged"
 
-
+_OURS = Path(vllm_slo.__file__).parent
 Failed: type[BaseException] = pytest.fail.Exception
 Skipped: type[BaseException] = pytest.skip.Exception
 
@@ -36,23 +45,45 @@ def attach(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRe
     """Puts the test's results on its report, and a user's mistake in place of its traceback."""
     session = item.config.stash[STATE]
     setattr(report, BOOTS_FIELD, session.pool.take_boots())
+    setattr(report, JUDGED_FIELD, is_judged(item))
+    is_broken = call.when == "call" and item.stash.get(DIED, False)
     if call.excinfo is not None and call.excinfo.errisinstance(SloError):
-        report.longrepr = str(call.excinfo.value)
-        setattr(report, BROKEN_FIELD, True)
+        # As pytest.fail(..., pytrace=False) shows itself: the text, in the summary's line too.
+        report.longrepr = call.excinfo.getrepr(style="value", chain=False)
+        is_broken = True
+    setattr(report, BROKEN_FIELD, is_broken)
     if call.when != "call":
         return
+    session.drop_progress(failed=call.excinfo is not None)
     results = item.stash.get(RESULTS, [])
     setattr(report, RESULTS_FIELD, [result.to_dict() for result in results])
     proposals = item.stash.get(PROPOSALS, [])
-    setattr(report, PROPOSALS_FIELD, [dict(as_plain(one)) for one in proposals])
+    if proposals:
+        from vllm_slo.slo.update import as_plain
+
+        setattr(report, PROPOSALS_FIELD, [dict(as_plain(one)) for one in proposals])
     undecided = (InconclusiveError, InconclusiveSkip)
-    is_undecided = call.excinfo is not None and call.excinfo.errisinstance(undecided)
-    setattr(report, UNDECIDED_FIELD, is_undecided)
+    if call.excinfo is None or call.excinfo.errisinstance(undecided):
+        setattr(report, UNDECIDED_FIELD, item.stash.get(UNDECIDED, ""))
+
+
+def shorten(report: pytest.CollectReport) -> None:
+    """A user's mistake while a test file is imported: its text and the line, no traceback."""
+    excinfo = getattr(getattr(report, "call", None), "excinfo", None)
+    if excinfo is None or not excinfo.errisinstance(SloError):
+        return
+    theirs = [
+        frame
+        for frame in traceback.extract_tb(excinfo.tb)
+        if not Path(frame.filename).is_relative_to(_OURS) and "_pytest" not in frame.filename
+    ]
+    where = f"{theirs[-1].filename}:{theirs[-1].lineno}: " if theirs else ""
+    report.longrepr = f"{where}{type(excinfo.value).__name__}: {excinfo.value}"
 
 
 def status_of(report: pytest.TestReport | pytest.CollectReport) -> Any:
     """INCONCLUSIVE as a word, a letter and a colour of its own; `None` leaves it to pytest."""
-    if report.when == "call" and getattr(report, UNDECIDED_FIELD, False):
+    if report.when == "call" and getattr(report, UNDECIDED_FIELD, None):
         return "inconclusive", "I", ("INCONCLUSIVE", {"yellow": True})
     return None
 
@@ -64,23 +95,38 @@ class Gatherer:
         self._collected = collected
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        results = getattr(report, RESULTS_FIELD, [])
-        self._collected.results.extend(Result.from_dict(values) for values in results)
+        collected = self._collected
+        results = [Result.from_dict(values) for values in getattr(report, RESULTS_FIELD, [])]
         proposals = getattr(report, PROPOSALS_FIELD, [])
-        self._collected.proposals.extend(Proposal(**values) for values in proposals)
-        self._collected.broken += getattr(report, BROKEN_FIELD, False)
-        self._collected.boots += getattr(report, BOOTS_FIELD, 0)
+        collected.results.extend(results)
+        if proposals:
+            from vllm_slo.slo.proposal import Proposal
+
+            collected.proposals.extend(Proposal(**values) for values in proposals)
+        collected.boots += getattr(report, BOOTS_FIELD, 0)
+        is_broken = getattr(report, BROKEN_FIELD, False)
+        collected.broken += is_broken
+        if report.failed:
+            outcomes = {result.outcome for result in results}
+            collected.failed += "FAIL" in outcomes
+            is_explained = outcomes - {"PASS"} or is_broken
+            collected.failed_otherwise += not is_explained
+        if getattr(report, JUDGED_FIELD, False):
+            collected.missed += not report.passed and not results
 
 
-def exit_status(results: list[Result], *, broken: int) -> int | None:
+def exit_status(collected: Collected) -> int | None:
     """`--slo-exit-codes`: 10 for FAIL, 12 for an invalid run or a broken server, 11 for the rest.
 
-    `None` where everything passed.
+    `None` leaves pytest's own: where everything passed, and where a test failed for a reason that
+    is none of these, which a lenient treatment of 11 or 12 must not hide.
     """
-    outcomes = {result.outcome for result in results}
-    if "FAIL" in outcomes:
+    if collected.failed:
         return 10
-    if broken or "INVALID" in outcomes:
+    if collected.failed_otherwise:
+        return None
+    outcomes = {result.outcome for result in collected.results}
+    if collected.broken or "INVALID" in outcomes:
         return 12
     if "INCONCLUSIVE" in outcomes:
         return 11

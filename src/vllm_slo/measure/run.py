@@ -68,6 +68,7 @@ class Round:
     """One drained round: every planned request has a record.
 
     `window_s` is the measured window (start, end), seconds from the start of the round.
+    `server_died` says why, where the server did not outlive the round.
     """
 
     seed: int
@@ -78,6 +79,7 @@ class Round:
     emulation: EmulationFacts | None = None
     gpu: GpuFacts | None = None
     warnings: tuple[str, ...] = ()
+    server_died: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,9 +65,15 @@ def run_to_dict(run: Run) -> dict[str, Any]:
             "params": _redacted(run.workload.params),
         },
         "settings": _redacted(run.settings.asked().items()),
-        "engine": _plain(dataclasses.asdict(run.engine)) | {"config": _redacted(run.engine.config)},
+        "engine": engine_to_dict(run.engine),
         "rounds": [_round_to_dict(one) for one in run.rounds],
     }
+
+
+def engine_to_dict(engine: EngineInfo) -> dict[str, Any]:
+    """What answered, as plain values, its secrets left out."""
+    plain: dict[str, Any] = _plain(dataclasses.asdict(engine))
+    return plain | {"config": _redacted(engine.config)}
 
 
 def run_from_dict(data: Mapping[str, Any]) -> Run:
@@ -111,6 +117,7 @@ def _round_to_dict(one: Round) -> dict[str, Any]:
         "seed": one.seed,
         "window_us": [_us(one.window_s[0]), _us(one.window_s[1])],
         "warnings": list(one.warnings),
+        "server_died": one.server_died,
         **facts,
         "records": [_record_to_dict(record) for record in one.records],
     }
@@ -127,6 +134,7 @@ def _round_from_dict(data: Mapping[str, Any]) -> Round:
         seed=data["seed"],
         window_s=(start / 1e6, end / 1e6),
         warnings=tuple(data["warnings"]),
+        server_died=data.get("server_died"),
         records=[_record_from_dict(record) for record in data["records"]],
         **facts,
     )

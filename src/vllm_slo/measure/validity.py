@@ -41,6 +41,9 @@ def validate(
     if not len(table):
         text = "no request was sent: give the workload requests, and the run a round"
         return [Invalid(check="requests", value=0, limit=1, message=text)]
+    died = _server_died(run)
+    if died:
+        return [died]  # what else is odd about the run follows from that
     found = [
         _send_lag(table, ttft_limit_ms),
         _loop_lag(run, ttft_limit_ms),
@@ -57,6 +60,19 @@ def validate(
         _clocks(run),
     ]
     return [one for one in found if one] + steadiness(run, table) + sanity(run, table)
+
+
+def _server_died(run: Run) -> Invalid | None:
+    for number, one in enumerate(run.rounds, start=1):
+        if one.server_died is not None:
+            return Invalid(
+                check="server",
+                value=number,
+                limit=None,
+                message=f"the server died in round {number}: {one.server_died}",
+                fail_allowed=True,
+            )
+    return None
 
 
 def _send_lag(table: Table, ttft_limit_ms: float | None) -> Invalid | None:

@@ -1,10 +1,9 @@
 """From a verdict and its run to the `Result` that tables and files show."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from vllm_slo.measure.run import Run
-from vllm_slo.measure.serialise import run_to_dict
+from vllm_slo.measure.serialise import engine_to_dict, run_to_dict
 from vllm_slo.measure.summary import summarise
 from vllm_slo.report.result import FIGURES, LimitResult, Result
 from vllm_slo.slo.verdict import Verdict
@@ -17,8 +16,9 @@ def result_of(
     nodeid: str,
     thresholds: str,
     notes: Mapping[str, float],
+    with_records: bool,
 ) -> Result:
-    """The verdict on `run`, with its figures and raw records, in plain values."""
+    """The verdict on `run`, with its figures and, if asked for, raw records, in plain values."""
     summary = summarise(run)
     return Result(
         nodeid=nodeid,
@@ -26,7 +26,7 @@ def result_of(
         row_title=verdict.row.title,
         line=verdict.row.line,
         settings=str(run.settings),
-        engine=asdict(run.engine),
+        engine=engine_to_dict(run.engine),
         thresholds=thresholds,
         outcome=str(verdict.outcome),
         reasons=verdict.reasons,
@@ -49,5 +49,11 @@ def result_of(
         failed_requests=verdict.failed,
         failures=dict(summary.failures),
         warnings=tuple(dict.fromkeys(w for one in run.rounds for w in one.warnings)),
-        run=run_to_dict(run),
+        server_died=died_in(run),
+        run=run_to_dict(run) if with_records else {},
     )
+
+
+def died_in(run: Run) -> str | None:
+    """Why the server did not outlive the run; `None` if it did."""
+    return next((one.server_died for one in run.rounds if one.server_died), None)

@@ -1,7 +1,7 @@
 """`Result`: one check of one row, in plain values that cross processes and end in the report."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 Outcome = str  # PASS, FAIL, INCONCLUSIVE or INVALID, as `vllm_slo.slo` gives them
@@ -32,7 +32,10 @@ class LimitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One `slo.check`: where it stood, what it found, and the records behind it."""
+    """One `slo.check`: where it stood, what it found, and the records behind it.
+
+    `run` is empty unless raw records are asked for. `server_died` says why, where it did.
+    """
 
     nodeid: str
     row: str
@@ -51,10 +54,13 @@ class Result:
     failed_requests: int
     failures: Mapping[str, int] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    server_died: str | None = None
     run: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain values; `run` is not copied, it may hold a million numbers."""
+        shallow = {one.name: getattr(self, one.name) for one in fields(self)}
+        return shallow | {"limits": [asdict(limit) for limit in self.limits]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Result":

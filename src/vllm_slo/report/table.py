@@ -26,12 +26,12 @@ _COLUMNS = (
 
 
 def render(
-    results: Sequence[Result], *, width: int, colour: bool, interrupted: Run | None = None
+    results: Sequence[Result], *, width: int, colour: bool, cut_short: Sequence[Run] = ()
 ) -> str:
     """The figures, a line a check, then the limits, a line each, then what needs words.
 
-    Settings that all checks share stand once, above. `interrupted` are the rounds of a check that
-    was cut short.
+    Settings that all checks share stand once, above. `cut_short` are the rounds of tests that did
+    not come to a verdict.
     """
     sink = StringIO()
     console = Console(
@@ -39,7 +39,7 @@ def render(
     )
     if results:
         shared = _shared_settings(results)
-        for line in (*_titles(results), f"all with {' '.join(shared)}" if shared else ""):
+        for line in (*titles(results), f"all with {' '.join(shared)}" if shared else ""):
             if line:
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
         console.print(_figures(results, shared))
@@ -47,8 +47,8 @@ def render(
     for result in results:
         for line in _words(result):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if interrupted is not None:
-        console.print(_cut_short(interrupted), markup=False, highlight=False, soft_wrap=True)
+    for run in cut_short:
+        console.print(_not_judged(run), markup=False, highlight=False, soft_wrap=True)
     return sink.getvalue()
 
 
@@ -85,7 +85,7 @@ def _limits(results: Sequence[Result], shared: Sequence[str]) -> Table:
                 result.row if place == 0 else "",
                 _own_settings(result, shared) if place == 0 else "",
                 limit.text,
-                _number(limit.measured, _digits(limit.measured)),
+                number(limit.measured),
                 _interval(limit),
                 f"{limit.samples:,}",
                 _number(limit.effective_samples),
@@ -101,13 +101,14 @@ def _table(*titles: str) -> Table:
     return table
 
 
-def _titles(results: Sequence[Result]) -> list[str]:
+def titles(results: Sequence[Result]) -> list[str]:
+    """What was measured: device, model and vLLM version, SIMULATED or EMULATED where it was."""
     engines = [result.engine for result in results]
-    titles = [
+    found = [
         f"{_LABELS.get(e['target'], '')}{e['device']}, {e['model']}, vLLM {e['vllm_version']}"
         for e in engines
     ]
-    return list(dict.fromkeys(titles))
+    return list(dict.fromkeys(found))
 
 
 def _shared_settings(results: Sequence[Result]) -> list[str]:
@@ -131,15 +132,16 @@ def _number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _digits(value: float | None) -> int:
-    return 1 if value is not None and abs(value) < 100 else 0
+def number(value: float | None) -> str:
+    """A measured value, with a decimal where it is small."""
+    return _number(value, 1 if value is not None and abs(value) < 100 else 0)
 
 
 def _interval(limit: LimitResult) -> str:
     if limit.interval is None:
         return "-"
     low, high = limit.interval
-    return f"{_number(low, _digits(low))} .. {_number(high, _digits(high))}"
+    return f"{number(low)} .. {number(high)}"
 
 
 def _words(result: Result) -> list[str]:
@@ -154,7 +156,7 @@ def _words(result: Result) -> list[str]:
     return [f"{result.row} {result.settings}", *lines] if lines else []
 
 
-def _cut_short(run: Run) -> str:
+def _not_judged(run: Run) -> str:
     summary = summarise(run)
     figures = ", ".join(
         f"{name} {_number(value, 1)}"
@@ -162,6 +164,6 @@ def _cut_short(run: Run) -> str:
         if (value := summary.value(name)) is not None
     )
     return (
-        f"interrupted: {run.workload.name} {run.settings}, {summary.requests} requests in "
+        f"cut short: {run.workload.name} {run.settings}, {summary.requests} requests in "
         f"{summary.rounds} rounds, not judged: {figures}"
     )
