@@ -137,7 +137,7 @@ def explain(result: Result, *, rerun: str) -> str:
     missed = [one for one in result.limits if one.outcome not in (Outcome.PASS, Outcome.ADVISORY)]
     worst = next((one for one in missed if one.outcome == result.outcome), None)
     first = f"{result.outcome}: {result.row_title}"
-    if result.reasons:
+    if result.reasons and (result.outcome != Outcome.FAIL or result.server_died):
         first += f": {result.reasons[0]}"
     elif worst is not None:
         first += f": {worst.text}, {_measured(worst)}"

@@ -92,7 +92,7 @@ def write_json_report(session: SloSession, status: int) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    if session.json_path is None:
+    if session.json_path is None or session.config.option.collectonly:
         return
     from vllm_slo.engine.environ import secrets_of
     from vllm_slo.report.document import document, write_document
@@ -150,7 +150,7 @@ def print_results(session: SloSession, reporter: pytest.TerminalReporter) -> Non
     if collected.boots and session.spec.kind in ("emulated", "gpu"):
         count = "1 server boot" if collected.boots == 1 else f"{collected.boots} server boots"
         lines.insert(0, f"{count}; logs: {session.report_dir / 'servers'}")
-    if session.json_path is not None and session.json_path.exists():
+    if session.json_path is not None and not session.config.option.collectonly:
         lines.append(f"JSON report: {session.json_path}")
     for line in lines:
         reporter.write_line(line)

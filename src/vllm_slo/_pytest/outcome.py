@@ -75,7 +75,7 @@ def shorten(report: pytest.CollectReport) -> None:
     theirs = [
         frame
         for frame in traceback.extract_tb(excinfo.tb)
-        if not Path(frame.filename).is_relative_to(_OURS) and "_pytest" not in frame.filename
+        if Path(frame.filename).is_file() and not Path(frame.filename).is_relative_to(_OURS)
     ]
     where = f"{theirs[-1].filename}:{theirs[-1].lineno}: " if theirs else ""
     report.longrepr = f"{where}{type(excinfo.value).__name__}: {excinfo.value}"

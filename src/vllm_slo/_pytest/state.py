@@ -183,7 +183,9 @@ class SloSession:
             return
         with terminal(self.config) as reporter:
             if reporter is not None:
-                reporter.ensure_newline()
+                # Not ensure_newline: it forgets the dots after the first line of ours.
+                if reporter._tw.width_of_current_line:
+                    reporter.write_line("")
                 reporter.write_line(f"slo: {text}")
 
 
