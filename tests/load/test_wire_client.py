@@ -21,6 +21,7 @@ from golden_server import (
 )
 
 from vllm_slo.load import record_from_reads
+from vllm_slo.load.connection import Connection as ClientConnection
 
 CLIENTS = pytest.mark.parametrize("client", ["wire", "httpx"])
 
@@ -370,3 +371,18 @@ def test_a_server_that_hangs_up_on_everyone_makes_records(golden, target_at, clo
     run = target_at(golden.url).run(closed_loop(20, concurrency=4))
 
     assert 20 == len(errors(run))
+
+
+def test_a_connection_that_is_lost_as_it_opens_is_not_used(
+    golden, target_at, closed_loop, monkeypatch
+):
+    class LostAtOnce(ClientConnection):
+        def connection_made(self, transport) -> None:
+            super().connection_made(transport)
+            self.connection_lost(None)
+
+    monkeypatch.setattr("vllm_slo.load.wire.Connection", LostAtOnce)
+
+    run = target_at(golden.url).run(closed_loop(2, concurrency=1))
+
+    assert [f"could not connect to {golden.url[7:]}: connection reset by peer"] * 2 == errors(run)
