@@ -7,4 +7,4 @@ def test_chunk_size(server_by_chunk_size, load, slo, uniform_traffic):
     The effect: a smaller budget gives decodes their turn sooner (TPOT p99 falls) and lets the GPU
     do less work a step.
     """
-    slo.check(load(uniform_traffic, row="chunk"), row="chunk")
+    slo.check(load(uniform_traffic, row="chunk", reuse=True), row="chunk")

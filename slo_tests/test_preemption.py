@@ -3,7 +3,8 @@
 
 def test_ordinary_kv_cache_preempts_nobody(server_at_64, load, slo, uniform_traffic):
     """Guards against preemption where the KV cache holds every running request."""
-    slo.check(load(uniform_traffic), row="no preemption", expect_preemptions=False)
+    run = load(uniform_traffic, row="no preemption", reuse=True)
+    slo.check(run, row="no preemption", expect_preemptions=False)
 
 
 def test_preemption_keeps_tpot_bounded(server_short_of_kv, load, slo, uniform_traffic):
@@ -12,4 +13,5 @@ def test_preemption_keeps_tpot_bounded(server_short_of_kv, load, slo, uniform_tr
     The effect: with room for about half of the running requests vLLM evicts the newest, and
     prefills it again with all it had generated.
     """
-    slo.check(load(uniform_traffic), row="preemption", expect_preemptions=True)
+    run = load(uniform_traffic, row="preemption")
+    slo.check(run, row="preemption", expect_preemptions=True)

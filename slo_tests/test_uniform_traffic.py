@@ -8,4 +8,4 @@ def test_uniform_traffic(server_by_max_num_seqs, load, slo, uniform_traffic):
     all prefills before it, and TTFT p99 grows with `max_num_seqs` while throughput gains less and
     less.
     """
-    slo.check(load(uniform_traffic), row="uniform")
+    slo.check(load(uniform_traffic, reuse=True), row="uniform")

@@ -48,6 +48,14 @@ class TargetSpec:
         return self.kind in ("sim", "emulated")
 
     @property
+    def engine_model(self) -> str:
+        """The model as the engine takes it: a bare name of ours is its shape, without weights."""
+        from vllm_slo.engine.shapes import SHAPES
+
+        is_ours = self.model in SHAPES and not Path(self.model).exists()
+        return f"shape:{self.model}" if is_ours else self.model
+
+    @property
     def model_slug(self) -> str:
         """The model as threshold files are named: `shape:llama-3-8b` is `llama-3-8b.toml`."""
         return slug(self.model.removeprefix("shape:").rstrip("/").rsplit("/", 1)[-1])
@@ -152,7 +160,7 @@ def _open_engine(spec: TargetSpec, settings: Settings, progress: Progress | None
     server = boot(
         settings,
         environment=_environment(spec),
-        model=spec.model,
+        model=spec.engine_model,
         report_dir=spec.report_dir,
         target="emulated" if is_emulated else "gpu",
         device=(spec.device or MODELLED_DEVICE) if is_emulated else spec.device_slug(),
@@ -254,6 +262,7 @@ def _whole(value: object) -> int | None:
 def _open_sim(spec: TargetSpec, settings: Settings) -> Served:
     from vllm_slo.sim import open_sim
 
+    python = _environment(spec).python if spec.sim_scheduler == "vllm" else None
     target = open_sim(
         settings,
         device=spec.device or MODELLED_DEVICE,
@@ -261,7 +270,7 @@ def _open_sim(spec: TargetSpec, settings: Settings) -> Served:
         engine_device=spec.device_slug(),
         engine_model=spec.model_slug,
         scheduler=spec.sim_scheduler,
-        python=_environment(spec).python if spec.sim_scheduler == "vllm" else None,
+        python=python,
     )
     return Served(
         settings=settings,

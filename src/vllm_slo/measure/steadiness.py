@@ -20,7 +20,7 @@ OVERLOAD_RISE = 1.0
 
 
 def steadiness(run: Run, table: Table) -> list[Invalid]:
-    found = (_overload(run, table), _truncation(run, table))
+    found = (_overload(run, table), _truncation(run, table), _drift(run, table))
     return [one for one in found if one]
 
 
@@ -43,7 +43,12 @@ def mser5_truncation(values: Floats) -> int:
 
 
 def _truncation(run: Run, table: Table) -> Invalid | None:
-    """Beyond half in most rounds: a single round of a steady server can look so by chance."""
+    """Beyond half in most rounds: a single round of a steady server can look so by chance.
+
+    Of an open loop, whose queue builds up from an empty server.
+    """
+    if run.workload.is_closed_loop:
+        return None
     late, looked_at = 0, 0
     for i in range(len(run.rounds)):
         values = _in_order(table, i)[1]
@@ -84,6 +89,37 @@ def _overload(run: Run, table: Table) -> Invalid | None:
         f"{ttft:.1f} times their means: the server gets more than it can serve, and its latency "
         "depends on how long the round is. Lower the rate; a FAIL stands, a PASS would not",
         fail_allowed=True,
+    )
+
+
+def _drift(run: Run, table: Table) -> Invalid | None:
+    """TTFT moves on through the rounds of a closed loop, in most of them the same way.
+
+    All slots start together, which is part of the scenario, and where lengths are alike they go on
+    in waves: MSER takes such a wave for a transient. What is in flight is constant, so a drift is
+    the server's: it warms up still, heats up, or leaks. The first wave is left out.
+    """
+    slots = run.concurrency
+    if slots is None:
+        return None
+    rises = []
+    for i in range(len(run.rounds)):
+        at, ttft = _in_order(table, i)
+        if len(at) - slots >= LEAST_BATCHES:
+            rises.append(_rise(at[slots:], ttft[slots:]))
+    if not rises:
+        return None
+    rise = float(np.median(np.array(rises)))
+    if abs(rise) <= OVERLOAD_RISE:
+        return None
+    return Invalid(
+        check="steady state",
+        value=rise,
+        limit=OVERLOAD_RISE,
+        message=f"TTFT moved by {rise:+.1f} times its mean from the second wave of a round to its "
+        "last, at a constant number of requests in flight: the server is not steady. Look for "
+        "work after readiness in its log, or make rounds longer with requests=...",
+        fail_allowed=rise > 0,
     )
 
 

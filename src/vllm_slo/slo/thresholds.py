@@ -15,7 +15,7 @@ from vllm_slo.slo.reader import Reader, read_text, suggest
 from vllm_slo.slo.row import Row
 from vllm_slo.slo.schema import read_rows
 
-USUAL_LIMITS = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "output_tok_s")
+USUAL_LIMITS = ("ttft_p99_ms", "tpot_p99_ms", "output_tok_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def _figures_of(rows: Iterable[Row]) -> dict[str, float]:
             for limit in row.limits
             if limit.class_name is None and not limit.advisory
         }
-    return dict(zip(USUAL_LIMITS, (500, 1000, 50, 100, 100), strict=True))
+    return dict(zip(USUAL_LIMITS, (1000, 100, 100), strict=True))
 
 
 def _whole(value: float) -> int | float:
