@@ -162,9 +162,9 @@ def _state(scheduler: VllmV1Scheduler) -> dict[str, object]:
     return {
         "running": [r.request_id for r in scheduler.running],
         "waiting": len(scheduler.waiting),
-        "free": scheduler.num_free_blocks,
+        "free": scheduler.kv.num_free_blocks,
         "free_cached": scheduler.kv.num_free_cached_blocks,
-        "usage": scheduler.usage,
+        "usage": scheduler.kv.usage,
         "pending": scheduler.has_requests(),
     }
 

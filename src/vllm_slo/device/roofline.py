@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from vllm_slo.device.step import Step
 
+_COUNT = np.arange(4096, dtype=np.float64)
+_COUNT.flags.writeable = False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineModel:
@@ -59,9 +62,13 @@ class RooflineModel:
         self, *, decodes: int, decode_context: int, steps: int
     ) -> NDArray[np.float64]:
         """The times of `steps` successive pure decode steps, shape (steps,), in milliseconds."""
-        contexts = decode_context + decodes * np.arange(steps, dtype=np.int64)
-        dense = self._dense_ms(decodes, decodes)
-        return np.asarray(dense + (self.decode + self.kv * contexts), dtype=np.float64)
+        counted = _COUNT[:steps] if steps <= len(_COUNT) else np.arange(steps, dtype=np.float64)
+        ms: NDArray[np.float64] = counted * decodes
+        ms += decode_context
+        ms *= self.kv
+        ms += self.decode
+        ms += self._dense_ms(decodes, decodes)
+        return ms
 
     def _dense_ms(self, tokens: int, rows: int) -> float:
         products = math.sqrt(self.weights**2 + (self.token * tokens) ** 2)

@@ -42,66 +42,64 @@ class Clients:
         self._free_s = deque([0.0] * concurrency) if concurrency is not None else None
         self._front_end = front_end
         self._upcoming = next(self._requests, None)
-
-    @property
-    def next_s(self) -> float:
-        """When the next request reaches the engine; infinity if none is on its way."""
-        if self._upcoming is None or self._free_s == deque():
-            return NEVER
-        return self._sent_s() + self._front_end.request_s
+        self.next_s = NEVER  # when the next request reaches the engine; infinity if none is coming
+        self._sent_s = 0.0
+        self._look_ahead()
 
     def send(self) -> tuple[PlannedRequest, float]:
         """The next request, and when it was sent."""
-        planned, sent_s = self._upcoming, self._sent_s()
+        planned, sent_s = self._upcoming, self._sent_s
         assert planned is not None
         if self._free_s is not None:
             self._free_s.popleft()
         self._upcoming = next(self._requests, None)
+        self._look_ahead()
         return planned, sent_s
 
     def over(self, at_s: float) -> None:
         """Tells that a request is over, for the client, at this time."""
         if self._free_s is not None:
             self._free_s.append(at_s)
+            self._look_ahead()
 
-    def _sent_s(self) -> float:
-        if self._free_s is not None:
-            return self._free_s[0]
-        assert self._upcoming is not None
-        return self._upcoming.arrival_s or 0.0
+    def _look_ahead(self) -> None:
+        if self._upcoming is None or (self._free_s is not None and not self._free_s):
+            self.next_s = NEVER
+            return
+        self._sent_s = self._free_s[0] if self._free_s else self._upcoming.arrival_s or 0.0
+        self.next_s = self._sent_s + self._front_end.request_s
 
 
 def _checked(requests: Iterable[PlannedRequest], *, is_open: bool) -> Iterator[PlannedRequest]:
-    before = 0.0
+    before_s = 0.0
     for place, one in enumerate(requests):
-        for name, tokens in (
-            ("input_tokens", one.input_tokens),
-            ("output_tokens", one.output_tokens),
-        ):
-            if (
-                isinstance(tokens, bool)
-                or not isinstance(tokens, int)
-                or not 1 <= tokens <= MAX_TOKENS
-            ):
-                raise WorkloadError(
-                    f"request {place} (index {one.index}): {name} must be a whole number from 1 to "
-                    f"{MAX_TOKENS}, not {tokens!r}"
-                )
-        if is_open:
-            if one.arrival_s is None:
-                raise WorkloadError(
-                    f"request {place} (index {one.index}): an open loop needs its arrival_s\n"
-                    "give the workload arrivals, or a concurrency"
-                )
-            if not math.isfinite(one.arrival_s) or one.arrival_s < before:
-                raise WorkloadError(
-                    f"request {place} (index {one.index}): arrival_s must be a number of seconds, "
-                    f"not before the one before it ({before:g}), not {one.arrival_s!r}"
-                )
-            before = one.arrival_s
-        if one.segments and sum(s.tokens for s in one.segments) != one.input_tokens:
-            raise WorkloadError(
-                f"request {place} (index {one.index}): its segments are "
-                f"{sum(s.tokens for s in one.segments)} tokens, its input_tokens {one.input_tokens}"
-            )
+        fault = _length_fault(one)
+        if fault is None and is_open:
+            fault = _arrival_fault(one.arrival_s, before_s)
+            before_s = one.arrival_s or 0.0
+        if fault is not None:
+            raise WorkloadError(f"request {place} (index {one.index}): {fault}")
         yield one
+
+
+def _length_fault(one: PlannedRequest) -> str | None:
+    for name in ("input_tokens", "output_tokens"):
+        tokens = getattr(one, name)
+        if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
+            return f"{name} must be a whole number from 1 to {MAX_TOKENS}, not {tokens!r}"
+    if one.segments:
+        tokens = sum(segment.tokens for segment in one.segments)
+        if tokens != one.input_tokens:
+            return f"its segments are {tokens} tokens, its input_tokens {one.input_tokens}"
+    return None
+
+
+def _arrival_fault(arrival_s: float | None, before_s: float) -> str | None:
+    if arrival_s is None:
+        return "an open loop needs its arrival_s; give the workload arrivals, or a concurrency"
+    if not before_s <= arrival_s < NEVER:
+        return (
+            "arrival_s must be a number of seconds, not before that of the request before it "
+            f"({before_s:g}), not {arrival_s!r}"
+        )
+    return None

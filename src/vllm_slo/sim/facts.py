@@ -5,12 +5,15 @@ from vllm_slo.sim.request import Request
 
 
 class Counters:
-    """Counters over a run, and the largest of each gauge, which vLLM sets after every step."""
+    """Counters over a run, and the extremes of the gauges, which vLLM sets after every step.
 
-    def __init__(self) -> None:
+    `iterations` are the steps that gave tokens.
+    """
+
+    def __init__(self, num_usable_blocks: int) -> None:
         self.running_max = 0
         self.waiting_max = 0
-        self.kv_use_max = 0.0
+        self.free_blocks_min = self._num_usable_blocks = num_usable_blocks
         self.generation_tokens = 0
         self.prompt_tokens = 0
         self.iterations = 0
@@ -18,16 +21,14 @@ class Counters:
         self._queue_time_s = 0.0
         self._finished = 0
 
-    def gauge(self, running: int, waiting: int, usage: float) -> None:
+    def gauge(self, running: int, waiting: int, free_blocks: int) -> None:
         """Notes the state after a step."""
-        self.running_max = max(self.running_max, running)
-        self.waiting_max = max(self.waiting_max, waiting)
-        self.kv_use_max = max(self.kv_use_max, usage)
-
-    def iterate(self, steps: int, tokens: int) -> None:
-        """Counts steps that gave tokens."""
-        self.iterations += steps
-        self.generation_tokens += tokens
+        if running > self.running_max:
+            self.running_max = running
+        if waiting > self.waiting_max:
+            self.waiting_max = waiting
+        if free_blocks < self.free_blocks_min:
+            self.free_blocks_min = free_blocks
 
     def finish(self, request: Request) -> None:
         """Counts a request that is finished.
@@ -45,7 +46,7 @@ class Counters:
         computed = self.prompt_tokens - num_prefix_hit_tokens + self.generation_tokens
         return ServerFacts(
             preemptions=self.preemptions,
-            kv_use_max=self.kv_use_max,
+            kv_use_max=1.0 - self.free_blocks_min / self._num_usable_blocks,
             running_max=self.running_max,
             waiting_max=self.waiting_max,
             queue_time_mean_s=self._queue_time_s / self._finished if self._finished else None,

@@ -17,6 +17,7 @@ be told from these numbers, because blocks run out or the budget does: such a st
 import heapq
 from collections import deque
 
+from vllm_slo.device.step import Step
 from vllm_slo.sim.config import SchedulerConfig
 from vllm_slo.sim.request import Request, RequestStatus
 from vllm_slo.sim.scheduler import VllmV1Scheduler
@@ -41,10 +42,14 @@ class ImplicitDecodes(VllmV1Scheduler):
         self._num_admitted = 0
         self._last_decode_order = 0
         self._head_is_blocked = False
+        # A newcomer may be put ahead of the head of the queue, or make it need less.
+        self._newcomers_may_pass = (
+            config.policy == "priority" or config.long_prefill_token_threshold_adaptive
+        )
 
     def add_request(self, request: Request) -> None:
         super().add_request(request)
-        if self.config.policy == "priority" or self.config.long_prefill_token_threshold_adaptive:
+        if self._newcomers_may_pass:
             self._head_is_blocked = False
 
     # What the loop may pass over.
@@ -52,30 +57,23 @@ class ImplicitDecodes(VllmV1Scheduler):
     def quiet_steps(self) -> int:
         """How many coming steps are pure decodes of the same requests, each getting its token."""
         self._end_decodes(self.step + 1)
-        self._begin_decodes(self.step + 1)
-        if not self._num_decodes or self._explicit or self._ended or self.can_admit:
+        if self._explicit:
+            self._begin_decodes(self.step + 1)
+        if self._explicit or self._ended or not self._num_decodes:
             return 0
-        until_finish = self._finishing[0][0] - self.step
-        return self._steps_with_blocks(until_finish)
-
-    @property
-    def can_admit(self) -> bool:
-        """Whether a waiting request might be admitted in the next step."""
-        return (
+        if (
             len(self.waiting) > 0
+            and len(self.running) < self._max_num_running_reqs
             and not self._head_is_blocked
-            and len(self.running) < self.config.max_num_running_reqs
-        )
+        ):
+            return 0
+        return self._steps_with_blocks(self._finishing[0][0] - self.step)
 
     @property
     def arrivals_matter(self) -> bool:
         """Whether a request that comes now could change the next steps."""
-        if len(self.running) >= self.config.max_num_running_reqs:
-            return False
-        return not (
-            self._head_is_blocked
-            and self.config.policy == "fcfs"
-            and not self.config.long_prefill_token_threshold_adaptive
+        return len(self.running) < self._max_num_running_reqs and not (
+            self._head_is_blocked and not self._newcomers_may_pass
         )
 
     @property
@@ -83,29 +81,27 @@ class ImplicitDecodes(VllmV1Scheduler):
         """The decodes of the next step, and the sum of their contexts in it."""
         return self._num_decodes, (self.step + 1) * self._num_decodes + self._sum_offsets
 
-    def skip(self, steps: int) -> tuple[float, float]:
-        """Passes over quiet steps, all of their output included but that still in flight.
+    def skip(self, steps: int) -> int:
+        """Passes over quiet steps but for the output of the last (`skipped_output`).
 
-        With asynchronous scheduling the last of them is in flight then (`skipped_output`). Gives
-        the share of blocks in use before the last of them was scheduled, and after.
+        Gives the free blocks before the last of them was scheduled.
         """
         if steps > 1:
             self.kv.take(self._num_crossings(steps - 1))
-        before = self.kv.usage
-        self.kv.take(self._crossings[(self.step + steps) % self.kv.block_size])
+        free_blocks = self.kv.num_free_blocks
         self.step += steps
+        self.kv.take(self._crossings[self.step % self.kv.block_size])
         self._num_finished_to_flush = 0
-        return before, self.kv.usage
+        return free_blocks
 
     def skipped_output(self) -> SchedulerOutput:
         """The last of the steps that were passed over, as the output that is now in flight."""
-        output = self._advance(
-            {},
-            [],
+        composition = Step(
             decodes=self._num_decodes,
             decode_context=self.step * self._num_decodes + self._sum_offsets,
+            sampled=self._num_decodes,
         )
-        output.step = self.step
+        output = SchedulerOutput({}, composition, [], [], self.step)
         self._in_flight.append(output)
         return output
 
@@ -121,10 +117,9 @@ class ImplicitDecodes(VllmV1Scheduler):
 
     def _steps_with_blocks(self, steps: int) -> int:
         """As many of the coming steps as there are free blocks for."""
-        free = self.kv.num_free_blocks
-        if self._num_crossings(steps) <= free:
+        free, size = self.kv.num_free_blocks, self.kv.block_size
+        if (steps // size + 1) * self._num_decodes <= free or self._num_crossings(steps) <= free:
             return steps
-        size = self.kv.block_size
         cycles = free // self._num_decodes
         steps = cycles * size
         free -= cycles * self._num_decodes
@@ -139,7 +134,8 @@ class ImplicitDecodes(VllmV1Scheduler):
         """Decides the next step."""
         self.step += 1
         self._end_decodes(self.step)
-        self._begin_decodes(self.step)
+        if self._explicit:
+            self._begin_decodes(self.step)
         num_running = len(self.running)
         threshold = self.prefill_threshold()
         chunks = self._chunks(threshold)
@@ -166,7 +162,7 @@ class ImplicitDecodes(VllmV1Scheduler):
         """
         size, free = self.kv.block_size, self.kv.num_free_blocks
         needed = self._crossings[self.step % size]
-        budget = self.config.token_budget - self._num_decodes
+        budget = self._token_budget - self._num_decodes
         chunks: dict[Request, int] = {}
         for request in self._explicit:
             wanted = self._num_new_tokens(request, threshold, _UNBOUNDED)
@@ -185,7 +181,7 @@ class ImplicitDecodes(VllmV1Scheduler):
     ) -> SchedulerOutput:
         self.kv.take(self._crossings[self.step % self.kv.block_size])
         decodes = self._num_decodes
-        budget = self.config.token_budget - decodes
+        budget = self._token_budget - decodes
         for request, num_new_tokens in scheduled.items():
             self.kv.allocate_slots(request, num_new_tokens)
             budget -= num_new_tokens
@@ -197,7 +193,7 @@ class ImplicitDecodes(VllmV1Scheduler):
         self._head_is_blocked = (
             has_whole_budget
             and len(self.waiting) > 0
-            and len(self.running) == num_running < self.config.max_num_running_reqs
+            and len(self.running) == num_running < self._max_num_running_reqs
         )
         self._num_finished_to_flush = 0
         return self._advance(
@@ -211,6 +207,20 @@ class ImplicitDecodes(VllmV1Scheduler):
         """
         self._in_flight.popleft()
         self._end_decodes(output.step + 1)
+        finished = self._append_tokens(output) if output.num_scheduled_tokens else []
+        while self._ended and self._ended[0].finish_step <= output.step:
+            request = self._ended.popleft()
+            self._catch_up(request, request.finish_step, in_flight=0)
+            finished.append(request)
+        if finished:
+            self._head_is_blocked = False
+            finished.sort(key=_by_order)
+            for request in finished:
+                self._finish(request)
+        return output.sampled, finished
+
+    def _append_tokens(self, output: SchedulerOutput) -> list[Request]:
+        """Appends the tokens of requests that are not implicit; gives those that are done."""
         for request, num_scheduled_tokens in output.num_scheduled_tokens.items():
             request.num_in_flight_tokens -= num_scheduled_tokens
             if request.num_stale_output_tokens:
@@ -223,23 +233,12 @@ class ImplicitDecodes(VllmV1Scheduler):
         for request in finished:
             if request.status is RequestStatus.RUNNING:
                 self._explicit.remove(request)
-        while self._ended and self._ended[0].finish_step <= output.step:
-            request = self._ended.popleft()
-            self._catch_up(request, request.finish_step, in_flight=0)
-            finished.append(request)
-        if finished:
-            self._head_is_blocked = False
-            finished.sort(key=_by_order)
-            for request in finished:
-                self._finish(request)
-        return output.sampled, finished
+        return finished
 
     # Into implicit decoding, and out of it.
 
     def _begin_decodes(self, step: int) -> None:
         """Lets requests decode implicitly from `step` on that have nothing else to compute."""
-        if not self._explicit:
-            return
         explicit = []
         for request in self._explicit:
             outputs = request.num_output_tokens + request.num_output_placeholders
@@ -252,7 +251,8 @@ class ImplicitDecodes(VllmV1Scheduler):
                 self._num_decodes += 1
                 self._sum_offsets += request.offset
                 self._crossings[(1 - request.offset) % self.kv.block_size] += 1
-                self._last_decode_order = max(self._last_decode_order, request.order)
+                if request.order > self._last_decode_order:
+                    self._last_decode_order = request.order
                 heapq.heappush(self._finishing, (request.finish_step, request.order, request))
             else:
                 explicit.append(request)

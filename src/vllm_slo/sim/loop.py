@@ -9,9 +9,7 @@ is scheduled while the device computes step k, and what arrives meanwhile is see
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
-
-from vllm_slo.device.step import StepTimeModel
+from vllm_slo.device.step import Step, StepTimeModel
 from vllm_slo.errors import WorkloadError
 from vllm_slo.measure.record import RequestRecord
 from vllm_slo.sim.admission import Admission
@@ -48,7 +46,7 @@ class EngineLoop:
         depth: int,
         response_s: float = 0.0,
     ) -> None:
-        self.counters = Counters()
+        self.counters = Counters(scheduler.gauges()[2])
         self.num_steps = 0
         self.clock_s = 0.0
         self._scheduler = scheduler
@@ -64,7 +62,7 @@ class EngineLoop:
         self._in_flight: deque[tuple[SchedulerOutput, float]] = deque()
         self._planned: dict[Request, PlannedRequest] = {}  # of the requests that are alive
         self._ones = Ones()
-        self._times = StepTimes(self._oldest_needed_step)
+        self._times = StepTimes(self._oldest_needed_step, delay_s=response_s)
 
     def run(self) -> None:
         """Runs until no request is left.
@@ -75,10 +73,8 @@ class EngineLoop:
         scheduler = self._scheduler
         while True:
             self._receive(self.clock_s)
-            if (
-                not (self._inbox or scheduler.has_requests() or self._in_flight)
-                and not self._wait_for_arrival()
-            ):
+            is_idle = not (self._in_flight or self._inbox or scheduler.has_requests())
+            if is_idle and not self._wait_for_arrival():
                 return
             self._hand_over()
             if self._pass_quiet_steps():
@@ -101,11 +97,11 @@ class EngineLoop:
         self.num_steps += 1
         output.step = self.num_steps
         end_s = max(self._device_free_s, self.clock_s)
-        is_executed = bool(output.composition.tokens)
+        is_executed = bool(output.num_scheduled_tokens or output.composition.decodes)
         if is_executed:
             end_s += self._device.step_ms(output.composition) / 1000.0
         self._device_free_s = end_s
-        self._times.append(end_s + self._response_s)
+        self._times.append(end_s)
         for request in output.num_scheduled_tokens:
             if request.scheduled_s is None:
                 request.scheduled_s = self.clock_s
@@ -118,12 +114,13 @@ class EngineLoop:
         """Waits for a step and takes its tokens."""
         self.clock_s = max(self.clock_s, end_s)
         self._receive(self.clock_s)
-        if output.composition.sampled:
-            self.counters.iterate(1, output.composition.sampled)
+        sampled = output.composition.sampled
+        if sampled:
+            self.counters.iterations += 1
+            self.counters.generation_tokens += sampled
         for request in self._scheduler.update_from_output(output)[1]:
             self._finish(request)
-        running, waiting = self._scheduler.counts()
-        self.counters.gauge(running, waiting, self._scheduler.usage)
+        self.counters.gauge(*self._scheduler.gauges())
 
     def _finish(self, request: Request) -> None:
         self._admission.num_in_flight -= 1
@@ -179,71 +176,69 @@ class EngineLoop:
     # Quiet steps.
 
     def _pass_quiet_steps(self) -> bool:
-        """Passes over steps in which the same requests decode and nothing else happens."""
+        """Passes over steps in which the same requests decode and nothing else happens.
+
+        Step j of them is scheduled at the end of the step before it or, with asynchronous
+        scheduling, of the one before that; only what arrived before that time is seen by it.
+        """
         scheduler = self._implicit
         if scheduler is None or len(self._in_flight) != self._depth - 1:
             return False
         steps = scheduler.quiet_steps()
         if steps < 2:
             return False
+        lag = self._depth - 1
         start_s = max(self._device_free_s, self.clock_s)
         decodes, context = scheduler.decode_batch
-        until_s = self._clients.next_s if scheduler.arrivals_matter else NEVER
-        if until_s < NEVER:
-            steps = min(steps, self._steps_until(until_s - start_s, steps))
+        arrival_s = self._clients.next_s if scheduler.arrivals_matter else NEVER
+        if arrival_s <= start_s:
+            return False
+        if arrival_s < NEVER:
+            steps = min(steps, self._steps_within(arrival_s - start_s, decodes, context))
         ms = self._device.decode_run_ms(decodes=decodes, decode_context=context, steps=steps)
-        ends_s = np.empty(steps + 1)  # the start, then the end of each step
-        ends_s[0] = start_s
-        np.divide(ms, 1000.0, out=ends_s[1:])
-        np.cumsum(ends_s, out=ends_s)
-        is_async = self._depth > 1
-        if until_s < NEVER:
-            # Step j is scheduled at the end of the step before it, or of the one before that, and
-            # must not see the arrival.
-            seen = int(np.searchsorted(ends_s, until_s, side="right")) + is_async
-            steps = max(1, min(steps, seen))
-        last_scheduled_s = float(ends_s[steps - 1 - is_async]) if steps > 1 else self.clock_s
-        if is_async:
+        ends_s = self._times.draft(start_s, ms)
+        if arrival_s < NEVER:
+            unseen = 1 + int(ends_s.searchsorted(arrival_s, side="right"))
+            steps = min(steps, unseen + lag)
+        end_s = float(ends_s[steps - 1])
+        before_end_s = start_s if steps == 1 else float(ends_s[steps - 2])
+        if lag:
             self._update(*self._in_flight.popleft())
-        self._take_unseen(ends_s, before_s=last_scheduled_s)
-        self._pass(scheduler, ends_s[: steps + 1], decodes=decodes, is_async=is_async)
+        if steps > 1:
+            at = steps - 2 - lag
+            self._take_unseen(start_s, ends_s, before_s=start_s if at < 0 else float(ends_s[at]))
+
+        self._times.keep(steps)
+        self.num_steps += steps
+        self._device_free_s = end_s
+        self.counters.iterations += steps - 1
+        self.counters.generation_tokens += decodes * (steps - 1)
+        free_blocks = scheduler.skip(steps)
+        running, waiting, free_blocks_after = scheduler.gauges()
+        output = scheduler.skipped_output()
+        if lag:
+            self.counters.gauge(running, waiting, free_blocks_after)
+            self.clock_s = before_end_s
+            self._in_flight.append((output, end_s))
+        else:
+            self.counters.gauge(running, waiting, free_blocks)
+            self._update(output, end_s)
         return True
 
-    def _take_unseen(self, ends_s: Floats, *, before_s: float) -> None:
+    def _take_unseen(self, start_s: float, ends_s: Floats, *, before_s: float) -> None:
         """Hands over what comes during quiet steps, as at the boundary that would have seen it."""
         self._receive(before_s)
         while self._inbox and self._inbox[0].arrival_time < before_s:
             request = self._inbox.popleft()
-            at = int(np.searchsorted(ends_s, request.arrival_time, side="right"))
-            request.queued_s = float(ends_s[at])
+            at = int(ends_s.searchsorted(request.arrival_time, side="right"))
+            is_before_start = request.arrival_time < start_s
+            request.queued_s = start_s if is_before_start else float(ends_s[at])
             self._scheduler.add_request(request)
 
-    def _pass(
-        self, scheduler: ImplicitDecodes, ends_s: Floats, *, decodes: int, is_async: bool
-    ) -> None:
-        steps = len(ends_s) - 1
-        before, after = scheduler.skip(steps)
-        self.num_steps += steps
-        self._times.extend(ends_s[1:] + self._response_s if self._response_s else ends_s[1:])
-        self._device_free_s = float(ends_s[-1])
-        self.counters.iterate(steps - 1, decodes * (steps - 1))
-        running, waiting = scheduler.counts()
-        self.counters.gauge(running, waiting, after if is_async else before)
-        output = scheduler.skipped_output()
-        if is_async:
-            self.clock_s = float(ends_s[-2])
-            self._in_flight.append((output, self._device_free_s))
-        else:
-            self._update(output, self._device_free_s)
-
-    def _steps_until(self, seconds: float, most: int) -> int:
+    def _steps_within(self, seconds: float, decodes: int, context: int) -> int:
         """No fewer steps than fit in a time, as long as they do not get shorter."""
-        if seconds <= 0.0:
-            return 2
-        assert self._implicit is not None
-        decodes, context = self._implicit.decode_batch
-        first = self._device.decode_run_ms(decodes=decodes, decode_context=context, steps=1)
-        return min(most, int(seconds * 1000.0 / float(first[0])) + 3)
+        step = Step(decodes=decodes, decode_context=context, sampled=decodes)
+        return int(seconds * 1000.0 / self._device.step_ms(step)) + 3
 
     def _oldest_needed_step(self) -> int:
         return min(
@@ -252,7 +247,7 @@ class EngineLoop:
         )
 
     def _check_progress(self) -> None:
-        running, waiting = self._scheduler.counts()
+        running, waiting, _ = self._scheduler.gauges()
         if waiting and not running and not self._in_flight:
             raise WorkloadError(
                 f"{waiting} waiting requests can never be scheduled with these settings"

@@ -17,29 +17,15 @@ class RequestQueue(Protocol):
     def __len__(self) -> int: ...
 
 
-class FCFSQueue:
+class FCFSQueue(deque[Request]):
     """First come first served; a preempted request goes back to the head."""
 
-    def __init__(self) -> None:
-        self._requests: deque[Request] = deque()
-
-    def add(self, request: Request) -> None:
-        self._requests.append(request)
-
-    def prepend(self, request: Request) -> None:
-        self._requests.appendleft(request)
+    add = deque.append
+    prepend = deque.appendleft
+    pop = deque.popleft
 
     def peek(self) -> Request:
-        return self._requests[0]
-
-    def pop(self) -> Request:
-        return self._requests.popleft()
-
-    def remove(self, request: Request) -> None:
-        self._requests.remove(request)
-
-    def __len__(self) -> int:
-        return len(self._requests)
+        return self[0]
 
 
 class PriorityQueue:

@@ -24,6 +24,8 @@ class VllmV1Scheduler:
         self.running: list[Request] = []  # in order of admission
         self.num_prefix_hit_tokens = 0
         self.num_preemptions = 0
+        self._max_num_running_reqs = config.max_num_running_reqs
+        self._token_budget = config.token_budget
         self._num_finished_to_flush = 0
 
     def add_request(self, request: Request) -> None:
@@ -37,14 +39,9 @@ class VllmV1Scheduler:
         """How many requests are running, and how many are waiting."""
         return len(self.running), len(self.waiting)
 
-    @property
-    def usage(self) -> float:
-        """The share of KV blocks in use."""
-        return self.kv.usage
-
-    @property
-    def num_free_blocks(self) -> int:
-        return self.kv.num_free_blocks
+    def gauges(self) -> tuple[int, int, int]:
+        """How many requests run, how many wait, and how many KV blocks nobody holds."""
+        return len(self.running), len(self.waiting), self.kv.num_free_blocks
 
     def schedule(self) -> SchedulerOutput:
         """Decides the next step."""
@@ -74,7 +71,7 @@ class VllmV1Scheduler:
     def _schedule_running(
         self, scheduled: dict[Request, int], threshold: int
     ) -> tuple[int, list[Request]]:
-        budget = self.config.token_budget
+        budget = self._token_budget
         preempted: list[Request] = []
         index = 0
         while index < len(self.running) and budget > 0:
@@ -133,11 +130,7 @@ class VllmV1Scheduler:
 
     def _schedule_waiting(self, scheduled: dict[Request, int], threshold: int, budget: int) -> None:
         """Admits from the head of the queue until one does not fit: it blocks the rest."""
-        while (
-            budget > 0
-            and len(self.waiting)
-            and len(self.running) < self.config.max_num_running_reqs
-        ):
+        while budget > 0 and len(self.waiting) and len(self.running) < self._max_num_running_reqs:
             request = self.waiting.peek()
             # Stale output is drained before the next step at the loop's depth of two.
             assert not request.num_stale_output_tokens

@@ -47,17 +47,9 @@ class Scheduler(Protocol):
         self, output: SchedulerOutput
     ) -> tuple[Sequence[Request], Sequence[Request]]: ...
 
-    def counts(self) -> tuple[int, int]:
-        """How many requests are running, and how many are waiting."""
+    def gauges(self) -> tuple[int, int, int]:
+        """How many requests run, how many wait, and how many KV blocks nobody holds."""
         ...
-
-    @property
-    def usage(self) -> float:
-        """The share of KV blocks in use."""
-        ...
-
-    @property
-    def num_free_blocks(self) -> int: ...
 
     @property
     def num_prefix_hit_tokens(self) -> int:

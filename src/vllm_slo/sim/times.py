@@ -13,35 +13,49 @@ class StepTimes:
     """The end of every step, in seconds; steps are counted from one.
 
     Only steps from `oldest_needed` on are kept when the buffer is full, so that memory follows the
-    requests that are alive; views handed out before stay as they are.
+    requests that are alive; views handed out before stay as they are. `delay_s` passes between a
+    step's end and its tokens' arrival.
     """
 
-    def __init__(self, oldest_needed: Callable[[], int]) -> None:
+    def __init__(self, oldest_needed: Callable[[], int], *, delay_s: float = 0.0) -> None:
         self._oldest_needed = oldest_needed
+        self._delay_s = delay_s
         self._buffer: Floats = np.empty(_LEAST_CAPACITY)
         self._first_step = 1
         self._length = 0
 
     def append(self, end_s: float) -> None:
+        """Notes the end of the next step."""
         if self._length == len(self._buffer):
             self._make_room(1)
         self._buffer[self._length] = end_s
         self._length += 1
 
-    def extend(self, ends_s: Floats) -> None:
-        if self._length + len(ends_s) > len(self._buffer):
-            self._make_room(len(ends_s))
-        self._buffer[self._length : self._length + len(ends_s)] = ends_s
-        self._length += len(ends_s)
+    def draft(self, start_s: float, ms: Floats) -> Floats:
+        """The ends of the next steps, which take `ms` one after another; not noted yet."""
+        end = self._length + len(ms)
+        if end > len(self._buffer):
+            self._make_room(len(ms))
+            end = self._length + len(ms)
+        ends_s = self._buffer[self._length : end]
+        np.divide(ms, 1000.0, out=ends_s)
+        ends_s[0] += start_s
+        return ends_s.cumsum(out=ends_s)
+
+    def keep(self, steps: int) -> None:
+        """Notes the first of the drafted ends."""
+        self._length += steps
 
     def of(self, token_steps: list[int]) -> Floats:
-        """The ends of runs of steps, given as the first and last of each; a view of a lone run."""
+        """When the tokens of runs of steps arrive, given as the first and last step of each run."""
         at = self._first_step
-        runs = [
-            self._buffer[token_steps[i] - at : token_steps[i + 1] - at + 1]
-            for i in range(0, len(token_steps), 2)
-        ]
-        return runs[0] if len(runs) == 1 else np.concatenate(runs)
+        if len(token_steps) == 2:
+            times_s = self._buffer[token_steps[0] - at : token_steps[1] - at + 1]
+        else:
+            first_and_last = zip(token_steps[::2], token_steps[1::2], strict=True)
+            runs = [self._buffer[first - at : last - at + 1] for first, last in first_and_last]
+            times_s = np.concatenate(runs)
+        return times_s + self._delay_s if self._delay_s else times_s
 
     def _make_room(self, steps: int) -> None:
         dropped = min(max(self._oldest_needed() - self._first_step, 0), self._length)

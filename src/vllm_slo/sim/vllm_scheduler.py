@@ -131,17 +131,10 @@ class VllmScheduler:
     def has_requests(self) -> bool:
         return bool(self._unsent or self.state["pending"])
 
-    def counts(self) -> tuple[int, int]:
-        """How many requests are running, and how many are waiting."""
-        return len(self.state["running"]), self.state["waiting"] + len(self._unsent)
-
-    @property
-    def usage(self) -> float:
-        return float(self.state["usage"])
-
-    @property
-    def num_free_blocks(self) -> int:
-        return int(self.state["free"])
+    def gauges(self) -> tuple[int, int, int]:
+        """How many requests run, how many wait, and how many KV blocks nobody holds."""
+        waiting = self.state["waiting"] + len(self._unsent)
+        return len(self.state["running"]), waiting, self.state["free"]
 
     def schedule(self) -> SchedulerOutput:
         """Has vLLM decide the next step."""
