@@ -160,7 +160,7 @@ def _open_engine(spec: TargetSpec, settings: Settings, progress: Progress | None
     server = boot(
         settings,
         environment=_environment(spec),
-        model=spec.engine_model,
+        model=spec.model if is_emulated else spec.engine_model,
         report_dir=spec.report_dir,
         target="emulated" if is_emulated else "gpu",
         device=(spec.device or MODELLED_DEVICE) if is_emulated else spec.device_slug(),
