@@ -8,7 +8,12 @@ from importlib import import_module
 from vllm_slo.errors import SloError
 
 # Modules with a `register(subparsers)`; a handler takes the parsed arguments, gives the status.
-_COMMANDS = ("vllm_slo.device.commands", "vllm_slo.engine.commands", "vllm_slo.slo.commands")
+_COMMANDS = (
+    "vllm_slo.device.commands",
+    "vllm_slo.engine.commands",
+    "vllm_slo.sim.commands",
+    "vllm_slo.slo.commands",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

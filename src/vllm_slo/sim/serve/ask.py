@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Literal
 
 from vllm_slo.sim.serve.fields import Fields
-from vllm_slo.sim.serve.refusal import Refusal, malformed
+from vllm_slo.sim.serve.refusal import RefusedError, malformed
 
 Api = Literal["completions", "chat"]
 # A prompt's tokens: ids as they came, or the words of a text.
@@ -67,12 +67,12 @@ def read_ask(fields: Fields, *, api: Api, served: Sequence[str]) -> Ask:
     effect.
 
     Raises:
-        Refusal: malformed, for another model, or asking for what is not simulated.
+        RefusedError: malformed, for another model, or asking for what is not simulated.
     """
     stream = fields.truth("stream")
-    options = fields.object("stream_options")
+    options = fields.nested("stream_options")
     if fields.raw("stream_options") and not stream:
-        raise Refusal(
+        raise RefusedError(
             "Stream options can only be defined when `stream=True`.", param="stream_options"
         )
     prompts = (_chat_prompt(fields),) if api == "chat" else _completion_prompts(fields)
@@ -84,10 +84,10 @@ def read_ask(fields: Fields, *, api: Api, served: Sequence[str]) -> Ask:
         max_tokens = DEFAULT_MAX_TOKENS
     stop = fields.texts("stop")
     if "" in stop:
-        raise Refusal("stop cannot contain an empty string.", param="stop")
+        raise RefusedError("stop cannot contain an empty string.", param="stop")
     model = fields.text("model")
     if model and model not in served:
-        raise Refusal(
+        raise RefusedError(
             f"The model `{model}` does not exist.",
             status=HTTPStatus.NOT_FOUND,
             error_type="NotFoundError",
@@ -117,20 +117,20 @@ def output_limit(ask: Ask, prompt_tokens: int, *, max_model_len: int) -> int:
     """The most tokens that may be generated after a prompt.
 
     Raises:
-        Refusal: the prompt is empty or too long, or the numbers of tokens asked for contradict;
-            in the words of vLLM 0.32 (`renderers/params.py`, `v1/engine/input_processor.py`,
+        RefusedError: the prompt is empty or too long, or the numbers asked for contradict; in the
+            words of vLLM 0.32 (`renderers/params.py`, `v1/engine/input_processor.py`,
             `sampling_params.py`).
     """
     asked = ask.max_tokens
     if asked is not None and asked > max_model_len:
-        raise Refusal(
+        raise RefusedError(
             f"max_tokens={asked} cannot be greater than max_model_len={max_model_len}. "
             "Please request fewer output tokens.",
             param="max_tokens",
         )
     if prompt_tokens > max_model_len:
         at_least = "at least " if prompt_tokens == max_model_len + 1 else ""
-        raise Refusal(
+        raise RefusedError(
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
             f"contains {at_least}{prompt_tokens} input tokens, which exceeds this limit even "
             "without any output tokens. Please reduce the length of the input prompt.",
@@ -139,18 +139,18 @@ def output_limit(ask: Ask, prompt_tokens: int, *, max_model_len: int) -> int:
     room = max_model_len - prompt_tokens
     limit = room if asked is None else min(asked, room)
     if prompt_tokens == 0:
-        raise Refusal("The decoder prompt cannot be empty")
+        raise RefusedError("The decoder prompt cannot be empty")
     if asked is not None and asked < 1:
-        raise Refusal(f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
+        raise RefusedError(f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
     if room == 0:
-        raise Refusal(
+        raise RefusedError(
             f"The decoder prompt (length {prompt_tokens}) plus the number of requested output "
             f"tokens (at least 1) is longer than the maximum model length of {max_model_len}. "
             "Make sure that `max_model_len` is no smaller than the number of text tokens "
             "(prompt + requested output tokens)."
         )
     if ask.min_tokens > limit:
-        raise Refusal(
+        raise RefusedError(
             f"min_tokens must be less than or equal to max_tokens={limit}, got {ask.min_tokens}.",
             param="min_tokens",
         )
@@ -160,7 +160,7 @@ def output_limit(ask: Ask, prompt_tokens: int, *, max_model_len: int) -> int:
 def _completion_prompts(fields: Fields) -> tuple[Tokens, ...]:
     prompt = fields.raw("prompt")
     if prompt is None or prompt == "":
-        raise Refusal(
+        raise RefusedError(
             "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt"
         )
     if isinstance(prompt, str):
@@ -169,7 +169,7 @@ def _completion_prompts(fields: Fields) -> tuple[Tokens, ...]:
         if _are_ids(prompt):
             return (prompt,)
         if len(prompt) > MAX_PROMPTS:
-            raise Refusal(
+            raise RefusedError(
                 f"prompt list length {len(prompt)} exceeds the maximum allowed count of "
                 f"{MAX_PROMPTS}.",
                 param="prompt",
@@ -197,7 +197,7 @@ def _chat_prompt(fields: Fields) -> Tokens:
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
         raise malformed("messages", "list_type", "Input should be a list of messages", messages)
     if not messages:
-        raise Refusal("The messages cannot be empty", param="messages")
+        raise RefusedError("The messages cannot be empty", param="messages")
     return [*chain.from_iterable(map(_message_words, messages)), "assistant"]
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_slo.sim.serve.refusal import Refusal, malformed
+from vllm_slo.sim.serve.refusal import RefusedError, malformed
 
 _LARGEST = 2**63 - 1
 
@@ -13,7 +13,7 @@ class Fields:
     """A JSON object whose fields are read by type; a null is a field that is not there.
 
     Raises:
-        Refusal: (from every method) the value is not what the API takes.
+        RefusedError: (from every method) the value is not what the API takes.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ class Fields:
             raise malformed(name, "list_type", "Input should be a string or a list of them", value)
         return tuple(value)
 
-    def object(self, name: str) -> "Fields":
+    def nested(self, name: str) -> "Fields":
         """The fields of an object inside; none where it is not there."""
         value = self._values.get(name)
         if value is None:
@@ -92,7 +92,7 @@ class Fields:
         """Refuses a field that asks for what the simulator has not got."""
         value = self._values.get(name)
         if not any(value is one or (value == one and type(value) is type(one)) for one in unless):
-            raise Refusal(
+            raise RefusedError(
                 f"`{name}` is not supported by the simulator: its tokens are counted, and have no "
                 "probabilities and no meaning. Leave it out.",
                 param=name,

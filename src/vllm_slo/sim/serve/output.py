@@ -1,6 +1,7 @@
 """`Output`: the text of a simulated answer, and where it ends."""
 
-import json
+import math
+import random
 from dataclasses import dataclass
 
 from vllm_slo.sim.serve.ask import Ask
@@ -32,6 +33,18 @@ class Output:
         if self.finish_reason == "stop" and last == self.tokens:
             last -= 1
         return "".join(map(word, range(first, last + 1)))
+
+
+def natural_end(mean_tokens: float | None, source: random.Random) -> int | None:
+    """The number of the token that ends an answer by itself: geometric, `mean_tokens` on average.
+
+    `None` is a model that goes on for as long as it is let.
+    """
+    if mean_tokens is None:
+        return None
+    if mean_tokens <= 1:
+        return 1
+    return 1 + int(math.log(1.0 - source.random()) / math.log1p(-1 / mean_tokens))
 
 
 def plan_output(ask: Ask, *, limit: int, natural: int | None) -> Output:
@@ -83,9 +96,7 @@ def _stopped(ask: Ask, words: int) -> Output | None:
     return None
 
 
-def _held_back(
-    ask: Ask, texts: list[str], *, whole: str | None, tokens: int
-) -> tuple[str, ...]:
+def _held_back(ask: Ask, texts: list[str], *, whole: str | None, tokens: int) -> tuple[str, ...]:
     """What is streamed with each token: characters that may begin a stop string wait."""
     held = 0 if ask.include_stop_str_in_output else max(map(len, ask.stop)) - 1
     text, given = "", 0
@@ -99,8 +110,3 @@ def _held_back(
     given -= len(pieces[-1])
     pieces[-1] = text[given:]
     return tuple(pieces)
-
-
-def quoted(text: str | None) -> bytes:
-    """A text, or null, in JSON."""
-    return json.dumps(text).encode()

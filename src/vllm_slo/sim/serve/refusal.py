@@ -1,10 +1,10 @@
-"""`Refusal`: a request that is not served, as vLLM says so."""
+"""`RefusedError`: a request that is not served, as vLLM says so."""
 
 import json
 from http import HTTPStatus
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """An HTTP error with vLLM's error object (`serve/exception_handling`, 0.32.0)."""
 
     def __init__(
@@ -31,11 +31,11 @@ class Refusal(Exception):
         return json.dumps({"error": error}).encode()
 
 
-def malformed(field: str, kind: str, said: str, value: object) -> Refusal:
+def malformed(field: str, kind: str, said: str, value: object) -> RefusedError:
     """A body that does not have the API's form, in the words of vLLM's validation errors."""
     shown = value if isinstance(value, str | int | float | None) else type(value).__name__
     text = str(shown)
     detail = {"type": kind, "loc": f"body.{field}", "msg": said, "input": text[:200]}
-    return Refusal(
+    return RefusedError(
         f"1 validation error:\n  {detail}", error_type="Bad Request", param=f"body.{field}"
     )
