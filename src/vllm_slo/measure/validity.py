@@ -200,7 +200,7 @@ def _missing_facts(run: Run) -> Invalid | None:
     if target == "emulated":
         wanted["the padding worker's account"] = lambda one: one.emulation
     if target == "gpu":
-        wanted["NVML samples"] = lambda one: one.gpu and one.gpu.samples
+        wanted["NVML samples"] = lambda one: (one.gpu and one.gpu.samples) or None
     missing = [
         name for name, fact in wanted.items() if any(fact(one) is None for one in run.rounds)
     ]
