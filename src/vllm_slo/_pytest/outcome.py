@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vllm_slo
-from vllm_slo._pytest.servers import is_judged
-from vllm_slo._pytest.state import STATE, Collected
+from vllm_slo._pytest.servers import again, is_judged
+from vllm_slo._pytest.state import STATE, Collected, SloSession
 from vllm_slo.errors import SloError
 from vllm_slo.report.result import Result
 
@@ -49,7 +49,7 @@ def attach(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRe
     is_broken = call.when == "call" and item.stash.get(DIED, False)
     if call.excinfo is not None and call.excinfo.errisinstance(SloError):
         # As pytest.fail(..., pytrace=False) shows itself: the text, in the summary's line too.
-        report.longrepr = call.excinfo.getrepr(style="value", chain=False)
+        report.longrepr = _not_twice(session, call.excinfo).getrepr(style="value", chain=False)
         is_broken = True
     setattr(report, BROKEN_FIELD, is_broken)
     if call.when != "call":
@@ -65,6 +65,21 @@ def attach(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRe
     undecided = (InconclusiveError, InconclusiveSkip)
     if call.excinfo is None or call.excinfo.errisinstance(undecided):
         setattr(report, UNDECIDED_FIELD, item.stash.get(UNDECIDED, ""))
+
+
+def _not_twice(
+    session: SloSession, raised: pytest.ExceptionInfo[BaseException]
+) -> pytest.ExceptionInfo[BaseException]:
+    """In short from the second time: a session fixture's error comes up in every test with it."""
+    error = raised.value
+    assert isinstance(error, SloError)
+    if not any(error is one for one in session.told):
+        session.told.append(error)
+        return raised
+    try:
+        raise again(error)
+    except SloError as in_short:
+        return pytest.ExceptionInfo.from_exception(in_short)
 
 
 def shorten(report: pytest.CollectReport) -> None:

@@ -81,9 +81,7 @@ class ServerPool:
 
     def _boot(self, settings: Settings) -> "Served":
         if settings in self.failed:
-            # A new one each time: an exception that is raised again grows by every traceback.
-            failed = self.failed[settings]
-            raise type(failed)(*failed.args)
+            raise again(self.failed[settings])
         self.say(f"boot {len(self.boots) + 1}: {settings}")
         self.boots.append(settings)
         try:
@@ -91,6 +89,16 @@ class ServerPool:
         except SloError as error:
             self.failed[settings] = error
             raise
+
+
+def again(error: SloError) -> SloError:
+    """What failed and why, without the log's lines: the whole was said when it happened.
+
+    A new exception: one that is raised again would grow by every traceback.
+    """
+    lines = str(error).splitlines()
+    kept = lines if len(lines) <= 3 else [*lines[:2], lines[-1]]
+    return type(error)("\n".join([*kept, "(not tried again in this session)"]))
 
 
 def is_judged(item: pytest.Item) -> bool:

@@ -48,8 +48,9 @@ class Collected:
 class SloSession:
     """The state of one pytest process, found by `STATE` in the config's stash.
 
-    `notices` are lines for the end of the session; `unjudged` the rounds of tests that ended in an
-    error, `in_progress` those of the test that runs.
+    `told` are the errors that were shown in full, `notices` lines for the end of the session;
+    `unjudged` are the rounds of tests that ended in an error, `in_progress` those of the test that
+    runs.
     """
 
     config: pytest.Config
@@ -60,6 +61,7 @@ class SloSession:
     in_progress: "Run | None" = None
     unjudged: "list[Run]" = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    told: list[SloError] = field(default_factory=list)
     ran_everything: bool = True
     update: "Update | None" = None
     pool: ServerPool = field(init=False)
