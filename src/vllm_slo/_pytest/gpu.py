@@ -24,7 +24,7 @@ class Gpu:
 
         absent = nvml_status()
         if absent is not None:
-            session.note(f"no GPU figures: {absent}")
+            session.note(absent)
         return cls(absent=absent)
 
     def facts(self, run: "Run") -> "list[GpuFacts]":
