@@ -379,7 +379,7 @@ def test_a_connection_that_is_lost_as_it_opens_is_not_used(
     class LostAtOnce(ClientConnection):
         def connection_made(self, transport) -> None:
             super().connection_made(transport)
-            self.connection_lost(None)
+            self.close()
 
     monkeypatch.setattr("vllm_slo.load.wire.Connection", LostAtOnce)
 

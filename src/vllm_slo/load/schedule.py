@@ -72,8 +72,6 @@ class Schedule:
                 exchange.end(f"never sent: {reason}")
         finally:
             self._timer.cancel()
-            # A stall that ended with the round has not been seen by the timer.
-            self._note_lag()
 
     def stop(self, reason: str) -> None:
         """Starts nothing more and ends what is on its way, with `reason` as its fault."""
@@ -85,13 +83,7 @@ class Schedule:
         if self.done == len(self.exchanges):
             self._drained.set()
         elif self._concurrency is not None and not self._is_stopped:
-            free_s = exchange.ended_s or monotonic()
-            if exchange.sent_s is None:
-                # A server that is away fails requests at once: the loop must get its turn, or a
-                # long plan would end in a deep recursion.
-                asyncio.get_running_loop().call_soon(self._start, free_s)
-            else:
-                self._start(free_s)
+            self._start(exchange.ended_s or monotonic())
 
     def _start(self, scheduled_s: float) -> None:
         if self._is_stopped or self._next >= len(self.exchanges):
@@ -115,10 +107,8 @@ class Schedule:
             self._start(due_s)
 
     def _tick(self, on_tick: Callable[[int], None]) -> None:
-        self._note_lag()
-        self._tick_due_s = monotonic() + _TICK_S
+        now = monotonic()
+        self.loop_lag_max_s = max(self.loop_lag_max_s, now - self._tick_due_s)
+        self._tick_due_s = now + _TICK_S
         self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick, on_tick)
         on_tick(self.done)
-
-    def _note_lag(self) -> None:
-        self.loop_lag_max_s = max(self.loop_lag_max_s, monotonic() - self._tick_due_s)

@@ -122,19 +122,24 @@ class WireClient:
         # A socket of our own, so that a request can be written at once and not, as uvloop's
         # transport does it, at the end of the loop's turn.
         sock = socket.socket(family, socket.SOCK_STREAM)
-        connection = Connection(sock, on_idle=self._idle.append, on_lost=self._lost)
-        self._connections.add(connection)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.sock_connect(sock, address)
-            await loop.create_connection(lambda: connection, sock=sock)
         except BaseException:
-            self._connections.discard(connection)
             sock.close()
             raise
-        if not connection.is_open:
-            raise ConnectionResetError(errno.ECONNRESET, "closed as soon as it was open")
+        connection = Connection(sock, on_idle=self._idle.append, on_lost=self._lost)
+        self._connections.add(connection)
+        try:
+            await loop.create_connection(lambda: connection, sock=sock)
+            if not connection.is_open:
+                raise ConnectionResetError(errno.ECONNRESET, "closed as soon as it was open")
+        except BaseException:
+            # The transport has closed the descriptor, and its number may be another's by now.
+            sock.detach()
+            self._connections.discard(connection)
+            raise
         return connection
 
     async def _connect_and_send(self, exchange: Exchange) -> None:
