@@ -33,6 +33,11 @@ def settled(run: Run, row: Row, *, rule: Rule) -> bool:
     return is_settled(run, row, rule=rule, invalid=doubts.invalid, overload=doubts.overload)
 
 
+def is_invalid(run: Run) -> bool:
+    """Whether the run measured something else, whatever row would judge it."""
+    return bool(trust(run, UNLIMITED_ROW).invalid)
+
+
 def proposed(
     run: Run, scenario: str, *, rule: Rule, regime: Regime, verdict: Verdict | None
 ) -> Proposal:

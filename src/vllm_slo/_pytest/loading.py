@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from vllm_slo._pytest.budget import Budget, Progress
-from vllm_slo._pytest.judging import Regime, proposed, settled
+from vllm_slo._pytest.judging import Regime, is_invalid, proposed, settled
 from vllm_slo._pytest.servers import SERVE_FIXTURE, settings_of
 from vllm_slo._pytest.state import SloSession
 from vllm_slo.errors import SettingsError, SloError
 from vllm_slo.measure.run import Run
 from vllm_slo.settings import Settings
-from vllm_slo.slo.rule import LOOKS
 from vllm_slo.targets import Served
 from vllm_slo.traffic.workload import Workload
 
@@ -150,8 +149,12 @@ class Load:
         if session.has_row(scenario, run.settings):
             row = session.thresholds.row(scenario, run.settings)
             return settled(run, row, rule=session.rule)
-        if not session.options["update"] or len(run.rounds) not in LOOKS:
-            return len(run.rounds) >= session.rule.least_rounds and not session.options["update"]
+        if len(run.rounds) < session.rule.least_rounds or not session.options["update"]:
+            return len(run.rounds) >= session.rule.least_rounds
+        if is_invalid(run):
+            return True
+        if session.rule.looks and len(run.rounds) not in session.rule.looks:
+            return False
         regime = Regime()
         found = proposed(run, scenario, rule=session.rule, regime=regime, verdict=None)
         return not found.refused
