@@ -20,7 +20,7 @@ from vllm_slo._pytest.outcome import (
 from vllm_slo._pytest.state import SloSession
 from vllm_slo.measure.run import Run
 from vllm_slo.measure.summary import summarise
-from vllm_slo.report.build import result_of
+from vllm_slo.report.build import died_in, result_of
 from vllm_slo.report.result import LimitResult, Result
 from vllm_slo.slo.row import Row
 from vllm_slo.slo.thresholds import USUAL_LIMITS
@@ -52,14 +52,16 @@ class Slo:
         Raises:
             Failed: the verdict is FAIL, the server died under the load, or the verdict is
                 INCONCLUSIVE and `--slo-inconclusive=fail`.
-            Skipped: it is INCONCLUSIVE and `--slo-inconclusive=skip`.
+            Skipped: the verdict is INCONCLUSIVE and `--slo-inconclusive=skip`.
             ThresholdsError: the file has no such row; the text has the lines to add.
         """
         session = self.session
         regime = Regime(preemptions=expect_preemptions, prefix_hits=expect_prefix_hits)
         limits = self._row(run, row)
         if limits is None:
-            self._propose(run, row, regime=regime, verdict=None)
+            refused = self._propose(run, row, regime=regime, verdict=None)
+            if refused:
+                self._give_up(f"no row judges {row}, and no limits were written: {refused}", run)
             return None
         verdict = judged(run, limits, rule=session.rule, regime=regime)
         result = result_of(
@@ -124,6 +126,17 @@ class Slo:
             self.request.node.stash[DIED] = True
         if result.outcome == Outcome.FAIL or result.server_died is not None:
             pytest.fail(text, pytrace=False)
+        self._leave_open(text)
+
+    def _give_up(self, why: str, run: Run) -> None:
+        """`--slo-update` found no row and wrote none: that is never silently a pass."""
+        text = f"INCONCLUSIVE: {why}\nrun it again: {_rerun(self.request, self.session)}"
+        if died_in(run):
+            self.request.node.stash[DIED] = True
+            pytest.fail(text, pytrace=False)
+        self._leave_open(text)
+
+    def _leave_open(self, text: str) -> None:
         self.request.node.stash[UNDECIDED] = text
         mode = self.session.options["inconclusive"]
         if mode == "fail":

@@ -121,10 +121,12 @@ class Gatherer:
         collected.boots += getattr(report, BOOTS_FIELD, 0)
         is_broken = getattr(report, BROKEN_FIELD, False)
         collected.broken += is_broken
+        is_undecided = bool(getattr(report, UNDECIDED_FIELD, ""))
+        collected.undecided += is_undecided
         if report.failed:
             outcomes = {result.outcome for result in results}
             collected.failed += "FAIL" in outcomes
-            is_explained = outcomes - {"PASS"} or is_broken
+            is_explained = outcomes - {"PASS"} or is_broken or is_undecided
             collected.failed_otherwise += not is_explained
         if getattr(report, JUDGED_FIELD, False):
             collected.missed += not report.passed and not results
@@ -143,6 +145,6 @@ def exit_status(collected: Collected) -> int | None:
     outcomes = {result.outcome for result in collected.results}
     if collected.broken or "INVALID" in outcomes:
         return 12
-    if "INCONCLUSIVE" in outcomes:
+    if collected.undecided or "INCONCLUSIVE" in outcomes:
         return 11
     return None

@@ -31,8 +31,9 @@ API_KEY_VARIABLE = "SLO_API_KEY"
 class Collected:
     """What the controller gathers from the reports of all tests, in order.
 
-    `failed` counts tests with a FAIL, `broken` those whose server or input was, and
-    `failed_otherwise` the rest that failed; `missed` are the tests that were to judge and did not.
+    `failed` counts tests with a FAIL, `broken` those whose server or input was, `undecided` those
+    that came to no verdict, and `failed_otherwise` the rest that failed; `missed` are the tests
+    that were to judge and did not.
     """
 
     results: "list[Result]" = field(default_factory=list)
@@ -40,6 +41,7 @@ class Collected:
     boots: int = 0
     failed: int = 0
     broken: int = 0
+    undecided: int = 0
     failed_otherwise: int = 0
     missed: int = 0
 

@@ -13,15 +13,17 @@ from vllm_slo.report.result import FIGURES, LimitResult, Result
 
 _COLOURS = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow", "INVALID": "yellow"}
 _LABELS = {"sim": "SIMULATED ", "emulated": "EMULATED "}
-_LEAST_WIDTH = 110
+_LEAST_WIDTH = 80
+# Narrower than this, the counts of requests and rounds are left to the limits below.
+_WIDE = 100
 _COLUMNS = (
-    ("TTFT p50", "ttft_p50_ms", 0),
-    ("p99 ms", "ttft_p99_ms", 0),
-    ("TPOT p50", "tpot_p50_ms", 1),
-    ("p99 ms", "tpot_p99_ms", 1),
-    ("out tok/s", "output_tok_s", 0),
-    ("preempted", "preemptions", 0),
-    ("SM %", "sm_utilisation_percent", 0),
+    ("TTFT\np50 ms", "ttft_p50_ms", 0),
+    ("TTFT\np99 ms", "ttft_p99_ms", 0),
+    ("TPOT\np50 ms", "tpot_p50_ms", 1),
+    ("TPOT\np99 ms", "tpot_p99_ms", 1),
+    ("output\ntok/s", "output_tok_s", 0),
+    ("pre-\nempted", "preemptions", 0),
+    ("SM\n%", "sm_utilisation_percent", 0),
 )
 
 
@@ -34,57 +36,56 @@ def render(
     not come to a verdict.
     """
     sink = StringIO()
-    console = Console(
-        file=sink, width=max(width, _LEAST_WIDTH), force_terminal=colour, no_color=not colour
-    )
+    width = max(width, _LEAST_WIDTH)
+    console = Console(file=sink, width=width, force_terminal=colour, no_color=not colour)
     if results:
         shared = _shared_settings(results)
         for line in (*titles(results), f"all with {' '.join(shared)}" if shared else ""):
             if line:
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
-        console.print(_figures(results, shared))
+        console.print(_figures(results, shared, is_wide=width >= _WIDE))
+        console.print()
         console.print(_limits(results, shared))
-    for result in results:
-        for line in _words(result):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for run in cut_short:
-        console.print(_not_judged(run), markup=False, highlight=False, soft_wrap=True)
-    return sink.getvalue()
+    words = [line for result in results for line in _words(result)]
+    words += [_not_judged(run) for run in cut_short]
+    for line in words:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return "".join(f"{line.rstrip()}\n" for line in sink.getvalue().splitlines())
 
 
-def _figures(results: Sequence[Result], shared: Sequence[str]) -> Table:
-    table = _table("scenario", "settings")
+def _figures(results: Sequence[Result], shared: Sequence[str], *, is_wide: bool) -> Table:
+    table = _table()
+    table.add_column("scenario", overflow="fold")
+    table.add_column("settings", overflow="fold")
     columns = [
         column for column in _COLUMNS if any(r.figures.get(column[1]) is not None for r in results)
     ]
-    for title, _, _ in columns:
+    counts = ("requests", "rounds") if is_wide else ()
+    for title in (*(title for title, _, _ in columns), *counts):
         table.add_column(title, justify="right", no_wrap=True)
-    for title in ("requests", "rounds", "verdict"):
-        table.add_column(title, justify="left" if title == "verdict" else "right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for result in results:
         table.add_row(
             result.row,
             _own_settings(result, shared),
             *(_number(result.figures.get(name), digits) for _, name, digits in columns),
-            f"{result.requests:,}",
-            str(result.rounds),
+            *((f"{result.requests:,}", str(result.rounds)) if is_wide else ()),
             _outcome(result.outcome),
         )
     return table
 
 
 def _limits(results: Sequence[Result], shared: Sequence[str]) -> Table:
-    table = _table("scenario", "settings")
-    table.add_column("limit", no_wrap=True)
+    table = _table()
+    table.add_column("limit", overflow="fold")
     for title in ("measured", "interval", "samples", "effective"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for result in results:
-        for place, limit in enumerate(result.limits):
+        table.add_row(f"{result.row}, {_own_settings(result, shared)}")
+        for limit in result.limits:
             table.add_row(
-                result.row if place == 0 else "",
-                _own_settings(result, shared) if place == 0 else "",
-                limit.text,
+                f"  {limit.text}",
                 number(limit.measured),
                 _interval(limit),
                 f"{limit.samples:,}",
@@ -94,11 +95,8 @@ def _limits(results: Sequence[Result], shared: Sequence[str]) -> Table:
     return table
 
 
-def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    return table
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
 
 
 def titles(results: Sequence[Result]) -> list[str]:
@@ -121,7 +119,7 @@ def _shared_settings(results: Sequence[Result]) -> list[str]:
 
 def _own_settings(result: Result, shared: Sequence[str]) -> str:
     own = [part for part in result.settings.split("-") if part not in shared]
-    return " ".join(own) or "-"
+    return " ".join(own) or " ".join(result.settings.split("-"))
 
 
 def _outcome(outcome: str) -> Text:
