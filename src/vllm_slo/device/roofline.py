@@ -50,13 +50,16 @@ class RooflineModel:
 
     def step_ms(self, step: Step) -> float:
         """The time of one step, in milliseconds."""
-        ms = self._dense_ms(step.tokens, step.sampled)
+        tokens = step.decodes
+        prefill = 0.0
+        for chunk, context in step.prefills:
+            tokens += chunk
+            prefill += self.prefill_token * chunk
+            prefill += self.prefill_pair * (chunk * context + chunk * chunk / 2)
+        ms = self._dense_ms(tokens, step.sampled)
         if step.decodes:
             ms += self.decode + self.kv * step.decode_context
-        for chunk, context in step.prefills:
-            ms += self.prefill_token * chunk
-            ms += self.prefill_pair * (chunk * context + chunk * chunk / 2)
-        return ms
+        return ms + prefill
 
     def decode_run_ms(
         self, *, decodes: int, decode_context: int, steps: int
@@ -71,6 +74,8 @@ class RooflineModel:
         return ms
 
     def _dense_ms(self, tokens: int, rows: int) -> float:
-        products = math.sqrt(self.weights**2 + (self.token * tokens) ** 2)
-        head = max(self.head, self.head_row * rows)
+        products = math.hypot(self.weights, self.token * tokens)
+        head = self.head_row * rows
+        if head < self.head:
+            head = self.head
         return self.host + products + self.fixed + self.activation * tokens + head
