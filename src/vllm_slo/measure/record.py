@@ -58,7 +58,8 @@ class RequestRecord:
     def tpot_s(self) -> float | None:
         """(last token event - first) / (output tokens - tokens in the first event).
 
-        `None`, never 0, where no token follows the first event.
+        `None`, never 0, where no token follows the first event. Where the tokens per event are
+        not known the first is taken to carry one, and `Summary.approximate` says so.
         """
         if self.output_tokens is None or len(self.event_s) < 2:
             return None
