@@ -46,6 +46,7 @@ class Script:
     def install(self, config) -> None:
         session = config.stash[STATE]
         session.pool.open_with = self.open
+        self.progress = session.progress
         self._journal = Path(config.rootpath) / "boots.jsonl"
 
     def open(self, settings: Settings) -> Served:
@@ -91,6 +92,7 @@ class ScriptedTarget:
         self.script.rounds += 1
         breaks = self.script.rounds == self.script.breaks_in_round
         records = self._records(workload)
+        self.script.progress(len(records), len(records))
         if breaks:
             half = len(records) // 2
             records[half:] = [failed(one) for one in records[half:]]
