@@ -8,7 +8,7 @@ import pytest
 for _name in (
     "numpy.fft",
     "numpy.random",
-    "scipy.stats",
+    "scipy.special",
     "rich.table",
     "vllm_slo.engine",
     "vllm_slo.load",
@@ -92,7 +92,9 @@ class Suite:
         )
 
     def run_apart(self, *arguments: str, target: str = "sim") -> pytest.RunResult:
-        return self.pytester.runpytest_subprocess(f"--slo-target={target}", *arguments)
+        return self.pytester.runpytest_subprocess(
+            f"--slo-target={target}", "-p", "no:hypothesispytest", *arguments
+        )
 
     def boots(self) -> list[str]:
         journal = self.path / "boots.jsonl"

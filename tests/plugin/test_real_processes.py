@@ -102,7 +102,8 @@ class Live:
         self.process: subprocess.Popen | None = None
 
     def start(self, *arguments: str, **environ: str) -> None:
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--slo-target=gpu"]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p"]
+        command += ["no:hypothesispytest", "--slo-target=gpu"]
         command += [f"--slo-vllm={self.engine.python}", "--slo-device=a100-80gb"]
         command += ["--slo-model=shape:tiny", f"--slo-cache={self.path / 'cache'}"]
         self.process = subprocess.Popen(

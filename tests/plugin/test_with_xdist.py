@@ -88,7 +88,7 @@ def test_workers_may_not_share_a_machine_that_is_measured(sweep):
 
 def test_a_missing_threshold_file_is_an_error_of_each_test_before_it_boots(sweep):
     sweep.thresholds.unlink()
-    result = sweep.run_apart("-n2", "--dist=loadgroup")
+    result = sweep.run_apart("-n1")
     result.assert_outcomes(errors=4)
     result.stdout.fnmatch_lines(["*no thresholds for device sim-a100-80gb and model llama-3-8b*"])
     assert [] == sweep.boots()

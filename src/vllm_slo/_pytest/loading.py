@@ -76,7 +76,8 @@ def run_rounds(
 
 def _death(served: Served, one: Run) -> str | None:
     """Why the server died, `None` if it lives. Where requests failed it may be dying just now."""
-    until = time.monotonic() + (_DYING_S if any(not r.ok for r in one.records) else 0.0)
+    may_be_dying = served.server is not None and any(not record.ok for record in one.records)
+    until = time.monotonic() + (_DYING_S if may_be_dying else 0.0)
     while served.alive():
         if time.monotonic() >= until:
             return None
