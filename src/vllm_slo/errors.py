@@ -4,7 +4,7 @@
 
     SloError                    a user can mend it: says where, what is wrong, and the next command
     ├── SettingsError           a setting that is malformed, or that this vLLM does not know
-    ├── WorkloadError           traffic that makes no sense, or that needs a server to be known first
+    ├── WorkloadError           traffic that makes no sense, or that needs a server known first
     ├── TraceError              a trace file that cannot be read (file and line)
     ├── ProfileError            a device profile that cannot be read or does not cover a step
     ├── ThresholdsError         a threshold file that is malformed, or lacks a row (file, row, key)

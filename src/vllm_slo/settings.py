@@ -39,7 +39,8 @@ class Settings:
     """One server's scheduler settings; `None` leaves the engine's own default.
 
     Hashable and comparable, so that one server is booted per distinct value. `str()` is a short
-    test id that `pytest -k` can select by, such as `seqs64-batched2048`. `max_num_batched_tokens="unlimited"` lets one step take every waiting prompt whole:
+    test id that `pytest -k` can select by, such as `seqs64-batched2048`.
+    `max_num_batched_tokens="unlimited"` lets one step take every waiting prompt whole:
     max_num_seqs x max_model_len tokens. `extra` holds any other engine argument under its
     `AsyncEngineArgs` name; it is given as a mapping and kept as sorted pairs, values that are
     lists or mappings as JSON text.

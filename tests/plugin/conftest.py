@@ -14,6 +14,8 @@ for _name in (
     "vllm_slo.load",
     "vllm_slo.slo",
     "vllm_slo._pytest.checking",
+    "vllm_slo._pytest.gpu",
+    "vllm_slo._pytest.header",
     "vllm_slo._pytest.ending",
     "vllm_slo._pytest.loading",
     "vllm_slo.report.document",
