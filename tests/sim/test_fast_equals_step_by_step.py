@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.fidelity.cases import Arrival, Case, cases
 from vllm_slo.device import RooflineModel
