@@ -106,6 +106,7 @@ class MetricsObserver:
         self._version = version
         self._interval_s = interval_s
         self._timeout_s = timeout_s
+        self._client: httpx.Client | None = None
         self._before: MetricsSnapshot | None = None
         self._sampler: _Sampler | None = None
 
@@ -115,12 +116,20 @@ class MetricsObserver:
         Raises:
             MetricsError: the server does not answer, or lacks a figure.
         """
-        with self._client() as client:
-            try:
-                self._before = self._read(client)
-            except httpx.HTTPError as error:
-                raise MetricsError(f"{self._url} does not answer: {_reason(error)}") from None
-        self._sampler = _Sampler(self)
+        # One client for the round, made before time zero: making one loads certificates, and holds
+        # the interpreter, and so the load generator, for tens of milliseconds. trust_env off: a
+        # proxy of the environment has no business between us and the server.
+        client = httpx.Client(headers=self._headers, timeout=self._timeout_s, trust_env=False)
+        try:
+            self._before = self._read(client)
+        except httpx.HTTPError as error:
+            client.close()
+            raise MetricsError(f"{self._url} does not answer: {_reason(error)}") from None
+        except MetricsError:
+            client.close()
+            raise
+        self._client = client
+        self._sampler = _Sampler(self, client)
         self._sampler.start()
 
     def end(self) -> Mapping[str, object]:
@@ -129,25 +138,22 @@ class MetricsObserver:
         Raises:
             MetricsError: the server answers, and lacks a figure.
         """
-        if self._before is None or self._sampler is None:
+        if self._before is None or self._sampler is None or self._client is None:
             raise RuntimeError("MetricsObserver.end called before begin")
-        before, sampler = self._before, self._sampler
-        self._before = self._sampler = None
+        before, sampler, client = self._before, self._sampler, self._client
+        self._before = self._sampler = self._client = None
         gauges = sampler.stop()
         try:
-            with self._client() as client:
-                after = self._settled(client)
+            after = self._settled(client)
         except httpx.HTTPError as error:
             warning = f"{self._url} stopped answering during the round: {_reason(error)}"
             return {"server": _facts(None, None, gauges), "warnings": (warning,)}
+        finally:
+            client.close()
         if after["generation_tokens"] < before["generation_tokens"]:
             warning = f"{self._url}: counters went back during the round: the server restarted"
             return {"server": _facts(None, None, gauges), "warnings": (warning,)}
         return {"server": _facts(before, after, [*gauges, after])}
-
-    def _client(self) -> httpx.Client:
-        # trust_env off: a proxy of the environment has no business between us and the server.
-        return httpx.Client(headers=self._headers, timeout=self._timeout_s, trust_env=False)
 
     def _settled(self, client: httpx.Client) -> MetricsSnapshot:
         """The counters once no request runs: the last step is counted after it has streamed.
@@ -180,19 +186,19 @@ class _Sampler(threading.Thread):
     The thread shares its interpreter with the load generator, so it parses nothing.
     """
 
-    def __init__(self, observer: MetricsObserver) -> None:
+    def __init__(self, observer: MetricsObserver, client: httpx.Client) -> None:
         super().__init__(name="metrics-sampler", daemon=True)
         self._observer = observer
+        self._client = client
         self._stopped = threading.Event()
         self._texts: list[str] = []
 
     def run(self) -> None:
-        with self._observer._client() as client:
-            while not self._stopped.wait(self._observer._interval_s):
-                try:
-                    self._texts.append(self._observer._text(client))
-                except (httpx.HTTPError, MetricsError):
-                    continue  # `end` asks once more, and says what is wrong
+        while not self._stopped.wait(self._observer._interval_s):
+            try:
+                self._texts.append(self._observer._text(self._client))
+            except (httpx.HTTPError, MetricsError):
+                continue  # `end` asks once more, and says what is wrong
 
     def stop(self) -> Sequence[MetricsSnapshot]:
         self._stopped.set()
