@@ -18,6 +18,7 @@ PYTEST_ARGS ?=
 # The vLLM that `make slo-emulated` measures, and the older one that `make fidelity` compares with.
 VLLM := 0.32.0
 VLLM_OLDER := 0.31.0
+FIDELITY_CASES ?= 1000
 # A stamp says that .venv holds what these files ask for.
 DEV := $(VENV)/.made
 
@@ -57,8 +58,9 @@ test: engines ## the tests of the plugin and the library; some boot real vLLM
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 .PHONY: fidelity calibration bench
-fidelity: engines ## the simulated scheduler against vLLM's own, step by step, 1,000 cases
-	$(BIN)/pytest -k fidelity --hypothesis-profile=nightly $(PYTEST_ARGS)
+fidelity: engines ## the simulated scheduler against vLLM's own, step by step (FIDELITY_CASES=1000)
+	FIDELITY_CASES=$(FIDELITY_CASES) FIDELITY_VLLM=$(VLLM),$(VLLM_OLDER) HYPOTHESIS_PROFILE=nightly \
+	  $(BIN)/pytest tests/fidelity $(PYTEST_ARGS)
 
 calibration: $(DEV) ## how often the verdicts are wrong: tables and plots for docs/
 	$(BIN)/python benchmarks/calibration.py

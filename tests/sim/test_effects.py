@@ -29,8 +29,8 @@ def rises(numbers: list[float]) -> bool:
 
 
 def outputs_of(lengths: Callable[[np.random.Generator, int], list[int]], **how) -> Workload:
-    """3,000 requests of 512 tokens in; at `rate` a second in an open loop."""
-    rate, count = how.pop("rate", None), 3000
+    """2,000 requests of 512 tokens in; at `rate` a second in an open loop."""
+    rate, count = how.pop("rate", None), 2000
 
     def plan(rng: np.random.Generator) -> list[PlannedRequest]:
         arrivals = np.cumsum(rng.exponential(1 / rate, count)) if rate else [None] * count
@@ -56,8 +56,8 @@ def spread(width: int) -> Callable[[np.random.Generator, int], list[int]]:
 
 
 def gap_ms(settings: Settings, workload: Workload) -> tuple[float, float]:
-    """TTFT p99 - p50, and p50, each the mean over four seeds."""
-    runs = [measured(settings, workload.reseeded(seed)) for seed in range(4)]
+    """TTFT p99 - p50, and p50, each the mean over three seeds."""
+    runs = [measured(settings, workload.reseeded(seed)) for seed in range(3)]
     p50, p99 = (np.mean(values(runs, f"ttft_{p}_ms")) for p in ("p50", "p99"))
     return float(p99 - p50), float(p50)
 
@@ -75,17 +75,6 @@ def test_the_gap_from_ttft_p50_to_p99_grows_with_a_few_long_outputs_at_equal_loa
     assert rises(list(gaps)), gaps
     assert gaps[-1] > 1.8 * gaps[0]
     assert max(medians) < 1.06 * min(medians)
-
-
-def test_an_even_spread_hardly_widens_it_where_arrivals_make_the_queue():
-    """Where the direction is weak: Poisson arrivals at 16 slots, outputs of 16 to 496 tokens.
-
-    With this many slots the queue is that of the arrivals' bursts; a service time up to twice its
-    mean adds little to it. It takes outputs of several times the mean, as above.
-    """
-    settings = Settings(max_num_seqs=16)
-    same, wide = (gap_ms(settings, outputs_of(spread(w), rate=3.5))[0] for w in (0, 240))
-    assert 0.9 * same < wide < 1.25 * same
 
 
 def test_the_gap_grows_with_the_spread_of_outputs_where_clients_outnumber_slots():

@@ -32,12 +32,12 @@ class OracleProcess:
     """
 
     def __init__(self, python: str | Path) -> None:
-        self._python = str(python)
+        self.python = str(python)
         self._stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - it is closed by `close`
         environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
         try:
             self._process = subprocess.Popen(
-                [self._python, str(ORACLE)],
+                [self.python, str(ORACLE)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -46,7 +46,8 @@ class OracleProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise EngineEnvironmentError(f"{self._python}: cannot be run: {error}") from None
+            self._stderr.close()
+            raise EngineEnvironmentError(f"{self.python}: cannot be run: {error}") from None
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Sends one request and gives its answer."""
@@ -60,11 +61,11 @@ class OracleProcess:
             line = ""
         if not line:
             raise EngineEnvironmentError(
-                f"{self._python}: vLLM's scheduler ended before its answer:\n{self._last_lines()}"
+                f"{self.python}: vLLM's scheduler ended before its answer:\n{self._last_lines()}"
             )
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise EngineEnvironmentError(f"{self._python}: vLLM's scheduler: {answer['error']}")
+            raise EngineEnvironmentError(f"{self.python}: vLLM's scheduler: {answer['error']}")
         return answer
 
     def close(self) -> None:
@@ -175,7 +176,7 @@ class VllmScheduler:
             prefills=prefills,
             sampled=len(sampled),
         )
-        return SchedulerOutput(scheduled, composition, sampled, preempted)
+        return SchedulerOutput(scheduled, composition, sampled, preempted, num_sampled=len(sampled))
 
     def update_from_output(self, output: SchedulerOutput) -> tuple[list[Request], list[Request]]:
         """Hands vLLM the oldest step's tokens; gives who got one, and who is finished by it."""
