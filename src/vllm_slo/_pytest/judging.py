@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 
 from vllm_slo.measure.run import Run
+from vllm_slo.measure.summary import summarise
 from vllm_slo.slo.judge import is_settled, judge
+from vllm_slo.slo.limits import make_limit
 from vllm_slo.slo.proposal import Proposal, propose
 from vllm_slo.slo.row import Provenance, Row
 from vllm_slo.slo.rule import Rule
 from vllm_slo.slo.trust import Doubts, trust
 from vllm_slo.slo.verdict import Verdict
-
-# A run that no row judges yet is doubted as one that has no limits.
-UNLIMITED_ROW = Row(scenario="", settings=(), limits=(), provenance=Provenance(kind="measured"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ def settled(run: Run, row: Row, *, rule: Rule) -> bool:
 
 def is_invalid(run: Run) -> bool:
     """Whether the run measured something else, whatever row would judge it."""
-    return bool(trust(run, UNLIMITED_ROW).invalid)
+    return bool(trust(run, _as_measured(run)).invalid)
 
 
 def proposed(
@@ -56,7 +55,14 @@ def proposed(
 def _doubts(run: Run, row: Row | None, regime: Regime) -> Doubts:
     return trust(
         run,
-        row or UNLIMITED_ROW,
+        row or _as_measured(run),
         expect_preemptions=regime.preemptions,
         expect_prefix_hits=regime.prefix_hits,
     )
+
+
+def _as_measured(run: Run) -> Row:
+    """A row whose limit is what the run measured: how late its client may be follows from it."""
+    ttft_ms = summarise(run).value("ttft_p99_ms")
+    limits = () if not ttft_ms else (make_limit("ttft_p99_ms", ttft_ms),)
+    return Row(scenario="", settings=(), limits=limits, provenance=Provenance(kind="measured"))
