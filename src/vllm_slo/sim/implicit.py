@@ -24,6 +24,7 @@ from vllm_slo.sim.scheduler import VllmV1Scheduler
 from vllm_slo.sim.step import SchedulerOutput
 
 _UNBOUNDED = 1 << 62
+_PASSED_OVER = Step()  # nobody asks what a step was composed of once its time is known
 
 
 class ImplicitDecodes(VllmV1Scheduler):
@@ -48,7 +49,9 @@ class ImplicitDecodes(VllmV1Scheduler):
         )
 
     def add_request(self, request: Request) -> None:
-        super().add_request(request)
+        room = self.config.max_model_len - request.num_prompt_tokens
+        request.max_outputs = min(request.max_tokens, room)
+        self.waiting.add(request)
         if self._newcomers_may_pass:
             self._head_is_blocked = False
 
@@ -81,10 +84,15 @@ class ImplicitDecodes(VllmV1Scheduler):
         """The decodes of the next step, and the sum of their contexts in it."""
         return self._num_decodes, (self.step + 1) * self._num_decodes + self._sum_offsets
 
-    def skip(self, steps: int) -> int:
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the last scheduled step gives some decode its last token."""
+        return bool(self._finishing) and self._finishing[0][0] <= self.step
+
+    def skip(self, steps: int) -> tuple[int, int]:
         """Passes over quiet steps but for the output of the last (`skipped_output`).
 
-        Gives the free blocks before the last of them was scheduled.
+        Gives the free blocks before the last of them was scheduled, and after.
         """
         if steps > 1:
             self.kv.take(self._num_crossings(steps - 1))
@@ -92,16 +100,11 @@ class ImplicitDecodes(VllmV1Scheduler):
         self.step += steps
         self.kv.take(self._crossings[self.step % self.kv.block_size])
         self._num_finished_to_flush = 0
-        return free_blocks
+        return free_blocks, self.kv.num_free_blocks
 
     def skipped_output(self) -> SchedulerOutput:
         """The last of the steps that were passed over, as the output that is now in flight."""
-        composition = Step(
-            decodes=self._num_decodes,
-            decode_context=self.step * self._num_decodes + self._sum_offsets,
-            sampled=self._num_decodes,
-        )
-        output = SchedulerOutput({}, composition, [], [], self.step)
+        output = SchedulerOutput({}, _PASSED_OVER, [], [], self.step, self._num_decodes)
         self._in_flight.append(output)
         return output
 
@@ -214,7 +217,8 @@ class ImplicitDecodes(VllmV1Scheduler):
             finished.append(request)
         if finished:
             self._head_is_blocked = False
-            finished.sort(key=_by_order)
+            if len(finished) > 1:
+                finished.sort(key=_by_order)
             for request in finished:
                 self._finish(request)
         return output.sampled, finished
@@ -242,7 +246,7 @@ class ImplicitDecodes(VllmV1Scheduler):
         explicit = []
         for request in self._explicit:
             outputs = request.num_output_tokens + request.num_output_placeholders
-            tokens_left = self._max_outputs(request) - outputs
+            tokens_left = request.max_outputs - outputs
             context = request.num_computed_tokens + 1
             if outputs and tokens_left > 0 and context == request.num_prompt_tokens + outputs:
                 request.first_implicit_step = step
@@ -292,15 +296,12 @@ class ImplicitDecodes(VllmV1Scheduler):
             steps[-1] = last_step
         else:
             steps += (first_step, last_step)
-        outputs = self._max_outputs(request) - (request.finish_step - last_step)
+        outputs = request.max_outputs - (request.finish_step - last_step)
         request.num_computed_tokens = last_step + request.offset
         request.num_output_tokens = outputs - in_flight
         request.num_output_placeholders = request.num_in_flight_tokens = in_flight
         request.num_blocks = -(-request.num_computed_tokens // self.kv.block_size)
         self.kv.cache_blocks(request, request.num_computed_tokens - in_flight)
-
-    def _max_outputs(self, request: Request) -> int:
-        return min(request.max_tokens, self.config.max_model_len - request.num_prompt_tokens)
 
 
 def _by_order(request: Request) -> int:

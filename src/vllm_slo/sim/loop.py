@@ -58,6 +58,7 @@ class EngineLoop:
         self._depth = depth
         self._response_s = response_s
         self._device_free_s = 0.0
+        self._decode_step_s = 0.01  # of the last quiet step
         self._inbox: deque[Request] = deque()
         self._in_flight: deque[tuple[SchedulerOutput, float]] = deque()
         self._planned: dict[Request, PlannedRequest] = {}  # of the requests that are alive
@@ -72,12 +73,14 @@ class EngineLoop:
         """
         scheduler = self._scheduler
         while True:
-            self._receive(self.clock_s)
+            if self._clients.next_s < self.clock_s:
+                self._receive(self.clock_s)
             is_idle = not (self._in_flight or self._inbox or scheduler.has_requests())
             if is_idle and not self._wait_for_arrival():
                 return
-            self._hand_over()
-            if self._pass_quiet_steps():
+            if self._inbox:
+                self._hand_over()
+            if self._implicit is not None and self._pass_quiet_steps(self._implicit):
                 continue
             is_executed = False
             if scheduler.has_requests():
@@ -113,11 +116,11 @@ class EngineLoop:
     def _update(self, output: SchedulerOutput, end_s: float) -> None:
         """Waits for a step and takes its tokens."""
         self.clock_s = max(self.clock_s, end_s)
-        self._receive(self.clock_s)
-        sampled = output.composition.sampled
-        if sampled:
+        if self._clients.next_s < self.clock_s:
+            self._receive(self.clock_s)
+        if output.num_sampled:
             self.counters.iterations += 1
-            self.counters.generation_tokens += sampled
+            self.counters.generation_tokens += output.num_sampled
         for request in self._scheduler.update_from_output(output)[1]:
             self._finish(request)
         self.counters.gauge(*self._scheduler.gauges())
@@ -175,54 +178,64 @@ class EngineLoop:
 
     # Quiet steps.
 
-    def _pass_quiet_steps(self) -> bool:
+    def _pass_quiet_steps(self, scheduler: ImplicitDecodes) -> bool:
         """Passes over steps in which the same requests decode and nothing else happens.
 
         Step j of them is scheduled at the end of the step before it or, with asynchronous
         scheduling, of the one before that; only what arrived before that time is seen by it.
         """
-        scheduler = self._implicit
-        if scheduler is None or len(self._in_flight) != self._depth - 1:
+        if len(self._in_flight) != self._depth - 1:
             return False
         steps = scheduler.quiet_steps()
-        if steps < 2:
+        if not steps:
             return False
         lag = self._depth - 1
         start_s = max(self._device_free_s, self.clock_s)
         decodes, context = scheduler.decode_batch
         arrival_s = self._clients.next_s if scheduler.arrivals_matter else NEVER
-        if arrival_s <= start_s:
-            return False
-        if arrival_s < NEVER:
-            steps = min(steps, self._steps_within(arrival_s - start_s, decodes, context))
-        ms = self._device.decode_run_ms(decodes=decodes, decode_context=context, steps=steps)
-        ends_s = self._times.draft(start_s, ms)
-        if arrival_s < NEVER:
-            unseen = 1 + int(ends_s.searchsorted(arrival_s, side="right"))
-            steps = min(steps, unseen + lag)
-        end_s = float(ends_s[steps - 1])
-        before_end_s = start_s if steps == 1 else float(ends_s[steps - 2])
+        if steps == 1 or arrival_s <= start_s:
+            # The plain step that comes before an event is not worth an array.
+            steps = 1
+            step = Step(decodes=decodes, decode_context=context, sampled=decodes)
+            end_s = start_s + self._device.step_ms(step) / 1000.0
+            before_end_s = start_s
+            self._times.append(end_s)
+        else:
+            if arrival_s < NEVER:
+                # A guess: where it is too low, the next quiet steps go on from there.
+                guess = int((arrival_s - start_s) / (self._decode_step_s or 1.0)) + 3
+                steps = min(steps, guess)
+            ms = self._device.decode_run_ms(decodes=decodes, decode_context=context, steps=steps)
+            ends_s = self._times.draft(start_s, ms)
+            if arrival_s < NEVER:
+                unseen = 1 + int(ends_s.searchsorted(arrival_s, side="right"))
+                steps = min(steps, unseen + lag)
+            self._times.keep(steps)
+            end_s = float(ends_s[steps - 1])
+            before_end_s = float(ends_s[steps - 2]) if steps > 1 else start_s
         if lag:
             self._update(*self._in_flight.popleft())
-        if steps > 1:
+        if steps > 1 and (self._inbox or self._clients.next_s < end_s):
             at = steps - 2 - lag
             self._take_unseen(start_s, ends_s, before_s=start_s if at < 0 else float(ends_s[at]))
 
-        self._times.keep(steps)
         self.num_steps += steps
         self._device_free_s = end_s
-        self.counters.iterations += steps - 1
-        self.counters.generation_tokens += decodes * (steps - 1)
-        free_blocks = scheduler.skip(steps)
-        running, waiting, free_blocks_after = scheduler.gauges()
-        output = scheduler.skipped_output()
-        if lag:
-            self.counters.gauge(running, waiting, free_blocks_after)
+        self._decode_step_s = end_s - before_end_s
+        free_blocks, free_blocks_after = scheduler.skip(steps)
+        is_last_updated = not lag and not scheduler.is_finishing
+        updated = steps if is_last_updated else steps - 1
+        self.counters.iterations += updated
+        self.counters.generation_tokens += decodes * updated
+        # The other gauges do not fall in quiet steps: the next step's will do.
+        self.counters.gauge(0, 0, free_blocks_after if lag or is_last_updated else free_blocks)
+        if is_last_updated:
+            self.clock_s = end_s
+        elif lag:
             self.clock_s = before_end_s
-            self._in_flight.append((output, end_s))
+            self._in_flight.append((scheduler.skipped_output(), end_s))
         else:
-            self.counters.gauge(running, waiting, free_blocks)
-            self._update(output, end_s)
+            self._update(scheduler.skipped_output(), end_s)
         return True
 
     def _take_unseen(self, start_s: float, ends_s: Floats, *, before_s: float) -> None:
@@ -234,11 +247,6 @@ class EngineLoop:
             is_before_start = request.arrival_time < start_s
             request.queued_s = start_s if is_before_start else float(ends_s[at])
             self._scheduler.add_request(request)
-
-    def _steps_within(self, seconds: float, decodes: int, context: int) -> int:
-        """No fewer steps than fit in a time, as long as they do not get shorter."""
-        step = Step(decodes=decodes, decode_context=context, sampled=decodes)
-        return int(seconds * 1000.0 / self._device.step_ms(step)) + 3
 
     def _oldest_needed_step(self) -> int:
         return min(
