@@ -59,7 +59,7 @@ def _register_serve(commands: Any) -> None:
     one.add_argument(
         "--model",
         default="llama-3-8b",
-        help=f"a known model, or a folder with its config.json (llama-3-8b; {', '.join(model_names())})",
+        help=f"a known model, or a folder with its config (llama-3-8b; {', '.join(model_names())})",
     )
     one.add_argument("--served-model-name", metavar="NAME", help="its name in the API")
     one.add_argument("--host", default="127.0.0.1", help="the address (default 127.0.0.1)")

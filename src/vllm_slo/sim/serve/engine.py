@@ -56,18 +56,27 @@ class StepDone:
 
 @dataclass(slots=True, kw_only=True)
 class Pace:
-    """How well the device's times were held: a late step's tokens came after they were due."""
+    """How well the device's times were held: a late step's tokens came after they were due.
+
+    `lost_s` is by how much the device's time line had to be moved, `worst_hand_out_s` the longest
+    that it took to hand out the tokens of one step.
+    """
 
     steps: int = 0
     late_steps: int = 0
     worst_late_s: float = 0.0
     lost_s: float = 0.0
+    worst_hand_out_s: float = 0.0
 
     def count(self, *, late_s: float, step_s: float) -> None:
         self.steps += 1
         self.worst_late_s = max(self.worst_late_s, late_s)
+        self.lost_s += max(0.0, late_s - step_s)
         if late_s > max(TOLERANCE_S, TOLERANCE_SHARE * step_s):
             self.late_steps += 1
+
+    def hand_out(self, took_s: float) -> None:
+        self.worst_hand_out_s = max(self.worst_hand_out_s, took_s)
 
 
 class Engine:
@@ -100,7 +109,11 @@ class Engine:
         self._on_step = on_step
         self._arrivals: list[Request] = []
         self._in_flight: deque[tuple[SchedulerOutput, float, float]] = deque()
-        self._free_at_s = 0.0  # when the device is done with what came before
+        # By the modelled times: when the device is done with what came before, and where the loop
+        # is. Both may lag behind the clock by what the host is late.
+        self._free_at_s = 0.0
+        self._loop_s = 0.0
+        self._is_executed = False  # whether the last turn scheduled any tokens
         self._is_awake = False
 
     def gauges(self) -> tuple[int, int, float]:
@@ -128,29 +141,32 @@ class Engine:
         """Starts the loop, where it is idle, as soon as what came together has been read."""
         if not self._is_awake:
             self._is_awake = True
-            self._waker.set(self._clock(), self._turn)
+            self._waker.set(self._clock(), self._begin)
+
+    def _begin(self) -> None:
+        self._loop_s = max(self._loop_s, self._clock())
+        self._turn()
 
     def _turn(self) -> None:
         """Schedules as deep as the loop goes, and waits for the oldest step."""
+        self._is_executed = False
         while len(self._in_flight) < self._depth and self._has_requests():
             for request in self._arrivals:
                 self.scheduler.add_request(request)
             self._arrivals.clear()
             output = self.scheduler.schedule()
             tokens = output.total_num_scheduled_tokens
-            if tokens:
-                step_s = self.model.step_ms(output.composition) / 1e3
-            else:
-                step_s = _NOTHING_EXECUTED_S if self.scheduler.has_requests() else 0.0
-            now = self._clock()
-            self._note_admitted(output, now)
-            self._in_flight.append((output, step_s, now))
+            self._is_executed = tokens > 0
+            step_s = self.model.step_ms(output.composition) / 1e3 if tokens else 0.0
+            self._note_admitted(output)
+            self._in_flight.append((output, step_s, self._loop_s))
         if not self._in_flight:
             self._is_awake = False
             return
         self._waker.set(self._due_s(), self._finish_step)
 
-    def _note_admitted(self, output: SchedulerOutput, now: float) -> None:
+    def _note_admitted(self, output: SchedulerOutput) -> None:
+        now = self._clock()
         for request, tokens in output.num_scheduled_tokens.items():
             if request.scheduled_s is None:
                 request.scheduled_s = now
@@ -166,11 +182,16 @@ class Engine:
     def _finish_step(self) -> None:
         due_s = self._due_s()
         output, step_s, _ = self._in_flight.popleft()
-        if output.total_num_scheduled_tokens:
-            now = self._clock()
+        now = self._clock()
+        if step_s:
             self.pace.count(late_s=now - due_s, step_s=step_s)
-            self.pace.lost_s += max(0.0, now - due_s - step_s)
-            self._free_at_s = max(due_s, now - step_s)
+        self._free_at_s = max(due_s, now - step_s) if step_s else due_s
+        self._loop_s = max(self._loop_s, self._free_at_s)
         sampled, finished = self.scheduler.update_from_output(output)
         self._on_step(StepDone(output=output, sampled=sampled, finished=finished, due_s=due_s))
-        self._turn()
+        self.pace.hand_out(self._clock() - now)
+        if self._is_executed or not self.scheduler.has_requests():
+            self._turn()
+        else:
+            self._loop_s += _NOTHING_EXECUTED_S
+            self._waker.set(self._loop_s, self._turn)

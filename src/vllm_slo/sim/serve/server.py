@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from time import time
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -75,7 +75,11 @@ def url_of(sock: socket.socket) -> str:
 async def serve_on(
     sock: socket.socket, options: ServeOptions, *, started: Callable[[_Uvicorn, App], None]
 ) -> None:
-    """Serves until the server that `started` is given is told to exit."""
+    """Serves until the server that `started` is given is told to exit.
+
+    Raises:
+        SloError: the device model does not cover a step; all connections are cut then.
+    """
     service = options.service(Alarm(asyncio.get_running_loop()))
     app = App(service, api_key=options.api_key, created=int(time()))
     server = _Uvicorn(
@@ -91,12 +95,25 @@ async def serve_on(
             backlog=_BACKLOG,
         )
     )
+    fatal: list[BaseException] = []
+
+    def die(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        if isinstance(context.get("exception"), Exception):
+            # As vLLM when its engine has died: it answers no more, and ends.
+            fatal.append(context["exception"])
+            server.should_exit = True
+
+    asyncio.get_running_loop().set_exception_handler(die)
     serving = asyncio.ensure_future(server.serve(sockets=[sock]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.005)
     if server.started:
         started(server, app)
     await serving
+    service.say_pace()
+    if fatal:
+        raise fatal[0]
 
 
 def serve(options: ServeOptions, *, announce: Callable[[str], None]) -> None:

@@ -4,7 +4,6 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import count
 from time import monotonic, time
@@ -12,92 +11,22 @@ from time import monotonic, time
 from vllm_slo.device.step import StepTimeModel
 from vllm_slo.sim.config import SchedulerConfig
 from vllm_slo.sim.request import Request
-from vllm_slo.sim.serve.answer import ChoiceEvents, Head, last_events, whole_answer
+from vllm_slo.sim.serve.answer import ChoiceEvents, Head
 from vllm_slo.sim.serve.ask import Ask, Tokens, output_limit
 from vllm_slo.sim.serve.engine import Engine, ServedScheduler, StepDone, Waker
 from vllm_slo.sim.serve.golden import GoldenLog, GoldenRecord, prompt_crc32
 from vllm_slo.sim.serve.metrics import ServerMetrics, Times
 from vllm_slo.sim.serve.outlet import Outlet
-from vllm_slo.sim.serve.output import Output, natural_end, plan_output
+from vllm_slo.sim.serve.output import natural_end, plan_output
 from vllm_slo.sim.serve.prefix import block_hashes
 from vllm_slo.sim.serve.refusal import RefusedError
+from vllm_slo.sim.serve.reply import Choice, Reply
 
 _log = logging.getLogger("vllm_slo.sim.serve")
 _LOOK_EVERY_S = 5.0
 # As many late steps as no one need hear of: the emulated target's limit is a share of 1 % too.
 _LATE_STEPS = 2
 _LATE_SHARE = 0.01
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Choice:
-    """One prompt of a request, in the engine."""
-
-    request: Request
-    reply: "Reply"
-    output: Output
-    events: ChoiceEvents | None
-    record: GoldenRecord
-    times: Times
-    interval: int
-    num_sent: int = 0
-
-
-class Reply:
-    """The answer to one HTTP request: its choices, and where its bytes go."""
-
-    def __init__(self, ask: Ask, head: Head, outlet: Outlet) -> None:
-        self.ask = ask
-        self.head = head
-        self.choices: list[Choice] = []
-        self.num_unfinished = len(ask.prompts)
-        self._outlet = outlet
-        self._pending = b""
-        self._carried: list[Choice] = []
-
-    @property
-    def is_done(self) -> bool:
-        return not self.num_unfinished
-
-    def take(self, choice: Choice, *, is_last: bool) -> bool:
-        """Takes a choice's latest token; True if this is the first that waits to be flushed."""
-        number = choice.request.num_output_tokens
-        if is_last:
-            self.num_unfinished -= 1
-        if choice.events is None:
-            return self.is_done
-        # As vLLM's stream_interval: the first and the last token are sent at once.
-        if not is_last and choice.num_sent and number - choice.num_sent < choice.interval:
-            return False
-        was_empty = not self._pending
-        if not choice.num_sent:
-            self._pending += choice.events.first()
-        self._pending += choice.events.tokens(choice.num_sent + 1, number)
-        choice.num_sent = number
-        self._carried.append(choice)
-        return was_empty
-
-    def flush(self) -> None:
-        """Sends what waits, and the end of the answer if it is done."""
-        prompt = output = 0
-        if self.is_done:
-            prompt = sum(c.request.num_prompt_tokens for c in self.choices)
-            output = sum(c.request.num_output_tokens for c in self.choices)
-        if self.ask.stream:
-            data = self._pending
-            if self.is_done:
-                data += last_events(self.head, self.ask, prompt=prompt, output=output)
-        else:
-            outputs = [c.output for c in self.choices]
-            data = whole_answer(self.head, outputs, prompt=prompt, output=output)
-            self._carried = self.choices
-        sent_s = monotonic()
-        for choice in self._carried:
-            choice.record.sent_s.append(sent_s)
-            choice.record.sent_tokens.append(choice.request.num_output_tokens)
-        self._pending = b""
-        self._carried = []
-        self._outlet.write(data, is_last=self.is_done)
 
 
 class Service:
@@ -197,6 +126,7 @@ class Service:
             "late_steps": pace.late_steps,
             "worst_late_ms": pace.worst_late_s * 1e3,
             "lost_s": pace.lost_s,
+            "worst_hand_out_ms": pace.worst_hand_out_s * 1e3,
             "running": running,
             "waiting": waiting,
             "kv_cache_usage": usage,
@@ -289,7 +219,8 @@ class Service:
             self._finish(self._choices.pop(request.request_id), now)
         for reply in ready:
             reply.flush()
-        self._complain(now)
+        if now >= self._look_again_s:
+            self.say_pace()
 
     def _note_admitted(self, request: Request, cached: int) -> None:
         choice = self._choices[request.request_id]
@@ -313,13 +244,11 @@ class Service:
             preemptions=request.num_preemptions,
         )
 
-    def _complain(self, now: float) -> None:
-        """Says in the log, every few seconds, if more steps than a few were late since."""
-        if now < self._look_again_s:
-            return
+    def say_pace(self) -> None:
+        """Says in the log if more steps than a few were late since this was last asked."""
         pace = self.engine.pace
         steps, late = pace.steps - self._looked[0], pace.late_steps - self._looked[1]
-        self._look_again_s = now + _LOOK_EVERY_S
+        self._look_again_s = self._clock() + _LOOK_EVERY_S
         self._looked = (pace.steps, pace.late_steps)
         if late > max(_LATE_STEPS, _LATE_SHARE * steps):
             _log.warning(
