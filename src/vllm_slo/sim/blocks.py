@@ -45,7 +45,8 @@ class KVCacheManager:
 
         At least one token is left to compute, for its logits.
         """
-        if not self.enable_caching:
+        own = request.cached_private
+        if not (self.enable_caching and (own or request.shared_hashes)):
             return 0
         most = (request.num_tokens - 1) // self.block_size
         hits = 0
@@ -53,9 +54,7 @@ class KVCacheManager:
             if block_hash not in self._cached:
                 return hits
             hits += 1
-        if request.cached_private is not None:
-            hits = min(hits + request.cached_private.count, most)
-        return hits
+        return hits if own is None else min(hits + own.count, most)
 
     def allocate_slots(self, request: Request, num_new_tokens: int) -> bool:
         """Gives a running request blocks for its next tokens; False if there are not enough."""
@@ -85,21 +84,25 @@ class KVCacheManager:
         is kept free only where something runs already.
         """
         spare = self.num_free_blocks - (self.watermark_blocks if has_scheduled_reqs else 0)
-        # A hit block that nobody holds is free until now: it is needed like a new one.
-        spare -= self._num_unheld(request, num_hits)
+        if num_hits:
+            # A hit block that nobody holds is free until now: it is needed like a new one.
+            spare -= self._num_unheld(request, num_hits)
         num_tokens = min(num_hits * self.block_size + num_new_tokens, self.max_model_len)
         num_blocks = -(-num_tokens // self.block_size)
-        if full_sequence_must_fit:
-            all_tokens = min(request.num_tokens, self.max_model_len)
-            if -(-all_tokens // self.block_size) - num_hits > spare:
+        all_tokens = request.num_tokens
+        if full_sequence_must_fit and all_tokens != num_tokens:
+            all_blocks = -(-min(all_tokens, self.max_model_len) // self.block_size)
+            if all_blocks - num_hits > spare:
                 return False
         if num_blocks - num_hits > spare:
             return False
-        self._touch(request, num_hits)
+        if num_hits:
+            self._touch(request, num_hits)
+        request.cached_private = None
         self.take(num_blocks - num_hits)
         request.num_blocks = num_blocks
         request.num_cached_blocks = num_hits
-        self.cache_blocks(request, min(num_tokens, request.num_tokens))
+        self.cache_blocks(request, min(num_tokens, all_tokens))
         return True
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
@@ -109,26 +112,28 @@ class KVCacheManager:
         num_full_blocks = num_tokens // self.block_size
         if num_full_blocks <= request.num_cached_blocks:
             return
-        for block_hash in request.shared_hashes[request.num_cached_blocks : num_full_blocks]:
-            block = SharedBlock(block_hash)
-            self._cached.setdefault(block_hash, {})[block] = None
-            request.held_shared.append(block)
+        if request.num_cached_blocks < len(request.shared_hashes):
+            for block_hash in request.shared_hashes[request.num_cached_blocks : num_full_blocks]:
+                block = SharedBlock(block_hash)
+                self._cached.setdefault(block_hash, {})[block] = None
+                request.held_shared.append(block)
         request.num_cached_blocks = num_full_blocks
 
     def free(self, request: Request) -> None:
         """Takes a request's blocks back; what is cached of them can be hit until it is evicted."""
+        shared = request.held_shared
+        private = request.num_cached_blocks - len(shared)
         self._num_free_uncached += request.num_blocks - request.num_cached_blocks
-        self.num_free_blocks += request.num_blocks - len(request.held_shared)
-        private = request.num_cached_blocks - len(request.held_shared)
+        self.num_free_blocks += request.num_blocks - len(shared)
         if private > 0:
             request.cached_private = PrivateBlocks(private)
             self._free_cached[request.cached_private] = None
-        for block in reversed(request.held_shared):
+        while shared:
+            block = shared.pop()
             block.ref_cnt -= 1
             if not block.ref_cnt:
                 self._free_cached[block] = None
                 self.num_free_blocks += 1
-        request.held_shared.clear()
         request.num_blocks = request.num_cached_blocks = 0
 
     def take(self, num_blocks: int) -> None:
@@ -177,7 +182,6 @@ class KVCacheManager:
         hits = num_hits - len(request.held_shared)
         own.count -= hits
         self.num_free_blocks -= hits
+        # Whatever was not hit will be computed again: the old copy only waits for its eviction.
         if not own.count:
             self._free_cached.pop(own, None)
-        # Whatever was not hit will be computed again: the old copy only waits for its eviction.
-        request.cached_private = None

@@ -9,6 +9,7 @@ library only. One request line, one answer line:
     {"op": "schedule"}                  answers tokens [[id, n, computed before], ...], sampled,
                                         preempted, and the state
     {"op": "update"}                    the oldest scheduled step's output; finished, and the state
+    {"op": "drain"}                     steps until nothing is left; answers steps, tokens, seconds
 
 The state is {"running": [id, ...], "waiting": n, "free": blocks, "free_cached": those
 of them whose contents the prefix cache knows, "usage": share, "pending": bool}.
@@ -22,6 +23,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -155,31 +157,52 @@ class Oracle:
             **self._state(),
         }
 
+    def drain(self) -> dict[str, Any]:
+        """Steps synchronously until no request is left, and times what the scheduler takes."""
+        steps = tokens = 0
+        seconds = 0.0
+        while self._scheduler.has_requests():
+            start = time.process_time()
+            output = self._scheduler.schedule()
+            seconds += time.process_time() - start
+            alive = self._scheduler.requests
+            names = [n for n in output.num_scheduled_tokens if not alive[n].is_prefill_chunk]
+            self._queue.append((output, set(names)))
+            steps += 1
+            tokens += len(names)
+            seconds += self._take_tokens()
+        return {"steps": steps, "tokens": tokens, "seconds": seconds}
+
     def update(self) -> dict[str, Any]:
+        before = list(self._scheduler.requests)
+        self._take_tokens()
+        gone = [int(name) for name in before if name not in self._scheduler.requests]
+        return {"finished": gone, **self._state()}
+
+    def _take_tokens(self) -> float:
+        """Hands the oldest step's tokens to the scheduler; how long it took over them."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         output, sampled = self._queue.popleft()
         names = list(output.num_scheduled_tokens)
-        before = dict(self._scheduler.requests)
+        alive = self._scheduler.requests
         tokens = []
         for name in names:
-            request = before[name]
+            request = alive[name]
             # No key reaches 1 << 32: an output token is nobody's prompt token.
             first = ((1 << 32) + int(name)) * KEY_STRIDE
             tokens.append([first + request.num_output_tokens] if name in sampled else [])
-        self._scheduler.update_from_output(
-            output,
-            ModelRunnerOutput(
-                req_ids=names,
-                req_id_to_index={name: i for i, name in enumerate(names)},
-                sampled_token_ids=tokens,
-                logprobs=None,
-                prompt_logprobs_dict={},
-                pooler_output=[],
-            ),
+        model_output = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: i for i, name in enumerate(names)},
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
         )
-        gone = [int(name) for name in before if name not in self._scheduler.requests]
-        return {"finished": gone, **self._state()}
+        start = time.process_time()
+        self._scheduler.update_from_output(output, model_output)
+        return time.process_time() - start
 
     def _state(self) -> dict[str, Any]:
         scheduler = self._scheduler

@@ -32,6 +32,7 @@ class Request:
         "first_implicit_step",
         "held_shared",
         "is_prefill_chunk",
+        "max_outputs",
         "max_tokens",
         "num_blocks",
         "num_cached_blocks",
@@ -94,6 +95,7 @@ class Request:
         self.scheduled_s: float | None = None
         # What implicit decoding notes (`implicit.py`).
         self.order = 0
+        self.max_outputs = max_tokens
         self.offset = 0
         self.first_implicit_step = 0
         self.finish_step = 0

@@ -136,9 +136,9 @@ class VllmV1Scheduler:
             assert not request.num_stale_output_tokens
             num_hits = self.kv.get_computed_blocks(request)
             num_computed_tokens = num_hits * self.kv.block_size
-            num_new_tokens = self._first_chunk(
-                request.num_tokens - num_computed_tokens, threshold, budget
-            )
+            num_new_tokens = request.num_tokens - num_computed_tokens
+            if threshold or num_new_tokens > budget:
+                num_new_tokens = self._first_chunk(num_new_tokens, threshold, budget)
             if not num_new_tokens:
                 break
             if not self.kv.admit(
@@ -206,7 +206,9 @@ class VllmV1Scheduler:
             prefills=prefills,
             sampled=num_sampled + len(sampled),
         )
-        return SchedulerOutput(scheduled, composition, sampled, preempted)
+        return SchedulerOutput(
+            scheduled, composition, sampled, preempted, num_sampled=composition.sampled
+        )
 
     def update_from_output(self, output: SchedulerOutput) -> tuple[list[Request], list[Request]]:
         """Takes the tokens of a step that the device has finished.

@@ -14,7 +14,8 @@ class SchedulerOutput:
 
     `composition` is what the device is to compute, `sampled` the requests that get a token from
     it. `preempted` lost their blocks while this step was scheduled. `step` counts the calls of
-    `schedule`, from one, where the scheduler does.
+    `schedule`, from one. `num_sampled` counts all tokens it gives, those of requests that are not
+    named in `sampled` too (`implicit.py`).
     """
 
     num_scheduled_tokens: dict[Request, int]
@@ -22,6 +23,7 @@ class SchedulerOutput:
     sampled: list[Request]
     preempted: list[Request] = field(default_factory=list)
     step: int = 0
+    num_sampled: int = 0
 
     @property
     def total_num_scheduled_tokens(self) -> int:
