@@ -73,7 +73,9 @@ class Clients:
 def _checked(requests: Iterable[PlannedRequest], *, is_open: bool) -> Iterator[PlannedRequest]:
     before_s = 0.0
     for place, one in enumerate(requests):
-        fault = _length_fault(one)
+        fault = None
+        if not (_is_length(one.input_tokens) and _is_length(one.output_tokens)) or one.segments:
+            fault = _length_fault(one)
         if fault is None and is_open:
             fault = _arrival_fault(one.arrival_s, before_s)
             before_s = one.arrival_s or 0.0
@@ -82,10 +84,14 @@ def _checked(requests: Iterable[PlannedRequest], *, is_open: bool) -> Iterator[P
         yield one
 
 
+def _is_length(tokens: object) -> bool:
+    return type(tokens) is int and 1 <= tokens <= MAX_TOKENS
+
+
 def _length_fault(one: PlannedRequest) -> str | None:
     for name in ("input_tokens", "output_tokens"):
         tokens = getattr(one, name)
-        if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
+        if not _is_length(tokens):
             return f"{name} must be a whole number from 1 to {MAX_TOKENS}, not {tokens!r}"
     if one.segments:
         tokens = sum(segment.tokens for segment in one.segments)

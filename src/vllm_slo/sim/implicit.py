@@ -140,7 +140,7 @@ class ImplicitDecodes(VllmV1Scheduler):
         if self._explicit:
             self._begin_decodes(self.step)
         num_running = len(self.running)
-        threshold = self.prefill_threshold()
+        threshold = self.prefill_threshold() if self.config.long_prefill_token_threshold else 0
         chunks = self._chunks(threshold)
         if chunks is None:
             self._materialise()
