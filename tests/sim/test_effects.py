@@ -107,7 +107,7 @@ def test_mixed_outputs_against_uniform_ones_at_max_num_seqs_32():
     gap, equal_gap = (
         run.value("ttft_p99_ms") - run.value("ttft_p50_ms") for run in (mix, equal_mean)
     )
-    assert gap > 4 * equal_gap
+    assert gap > 3 * equal_gap
     # The tables' TPOT p99 of mixed traffic (924 ms, of uniform 89) does not come from its lengths:
     # decoding beside long outputs costs no more than beside short ones.
     assert mix.value("tpot_p99_ms") < 1.1 * even.value("tpot_p99_ms")

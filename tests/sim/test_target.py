@@ -89,6 +89,15 @@ def test_the_front_end_s_time_is_the_client_s_to_wait():
     assert [0.0, 0.023] == [round(r.scheduled_s, 9) for r in run.records]
 
 
+def test_requests_that_are_sent_together_pass_the_front_end_one_after_another():
+    front_end = FrontEnd(request_s=0.006)
+    run = target(Settings(max_num_seqs=4), front_end=front_end).run(
+        workload(*(request(i, 5, 1, 0.0) for i in range(3)))
+    )
+    # The second and the third reach the engine at 12 and 18 ms, in the first's step and after it.
+    assert [[16.0], [26.0], [36.0]] == events_ms(run)
+
+
 def test_the_closed_loop_of_a_scenario_follows_the_server():
     run = target(Settings(max_num_seqs=3)).run(uniform(requests=9))
     assert (3, 3) == (run.workload.concurrency, run.rounds[0].server.running_max)

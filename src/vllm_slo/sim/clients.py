@@ -13,8 +13,11 @@ NEVER = math.inf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontEnd:
-    """The API server's time, in seconds: from a send to the engine's input, and from a step's end
-    to the client."""
+    """The API server's time, in seconds: a request passes it one after another, and so waits.
+
+    `request_s` is what a request takes of it on the way to the engine, `response_s` passes from a
+    step's end to the client.
+    """
 
     request_s: float = 0.0
     response_s: float = 0.0
@@ -44,12 +47,14 @@ class Clients:
         self._upcoming = next(self._requests, None)
         self.next_s = NEVER  # when the next request reaches the engine; infinity if none is coming
         self._sent_s = 0.0
+        self._front_end_free_s = 0.0
         self._look_ahead()
 
     def send(self) -> tuple[PlannedRequest, float]:
         """The next request, and when it was sent."""
         planned, sent_s = self._upcoming, self._sent_s
         assert planned is not None
+        self._front_end_free_s = self.next_s
         if self._free_s is not None:
             self._free_s.popleft()
         self._upcoming = next(self._requests, None)
@@ -67,7 +72,8 @@ class Clients:
             self.next_s = NEVER
             return
         self._sent_s = self._free_s[0] if self._free_s else self._upcoming.arrival_s or 0.0
-        self.next_s = self._sent_s + self._front_end.request_s
+        start_s = max(self._sent_s, self._front_end_free_s)
+        self.next_s = start_s + self._front_end.request_s
 
 
 def _checked(requests: Iterable[PlannedRequest], *, is_open: bool) -> Iterator[PlannedRequest]:

@@ -25,6 +25,10 @@ SchedulerName = Literal["builtin", "vllm"]
 Policy = Literal["vllm-v1", "static-batching", "whole-prefills"]
 MODELLED_VLLM = "0.32.0"
 DEFAULT_MAX_MODEL_LEN = 8192
+# Assumed for a server on a GPU's host: parsing, validation and IPC one way, IPC and a write the
+# other. vLLM 0.32.0's API server took 2 to 4 ms each way where it shared two busy cores with its
+# engine and its client (docs/sim.md).
+API_SERVER = FrontEnd(request_s=0.001, response_s=0.001)
 _POLICIES: dict[Policy, Callable[[SchedulerConfig], Scheduler]] = {
     "vllm-v1": ImplicitDecodes,
     "static-batching": StaticBatching,
@@ -154,12 +158,13 @@ def open_sim(
     scheduler: SchedulerName = "builtin",
     python: str | Path | None = None,
     policy: Policy = "vllm-v1",
-    front_end: FrontEnd | None = None,
+    front_end: FrontEnd = API_SERVER,
     max_model_len: int = DEFAULT_MAX_MODEL_LEN,
 ) -> SimTarget:
     """A simulated server of a device and model by their names in the catalogue, or by path.
 
-    `engine_device` and `engine_model` are what the run's threshold files are named after.
+    `engine_device` and `engine_model` are what the run's threshold files are named after. The API
+    server's time is an assumption; `FrontEnd()` leaves it out.
 
     Raises:
         ProfileError: no such device or model.
