@@ -131,6 +131,7 @@ def test_a_stall_of_the_client_shows_in_the_lag_of_its_loop(golden, target_at, c
     (one,) = target.run(closed_loop(1, concurrency=1)).rounds
 
     assert one.client.loop_lag_max_s >= 0.25
+    assert 0.3 < one.client.loop_stalled_share <= 1.0
 
 
 def test_a_stall_that_lasts_to_the_end_of_the_round_shows_too(golden, target_at, closed_loop):

@@ -66,6 +66,15 @@ def test_a_stalled_event_loop_is_found(records, run_of):
     assert validate(run) == []
 
 
+def test_a_single_stall_of_a_long_round_moves_no_quantile(records, run_of):
+    def stalled(share):
+        client = ClientFacts(loop_lag_max_s=0.07, loop_stalled_share=share)
+        return checks(validate(run_of(records, client=client), ttft_limit_ms=200))
+
+    assert stalled(0.001) == []
+    assert stalled(0.01) == ["event-loop lag"]
+
+
 def test_a_rate_that_was_not_kept_is_found(records, run_of):
     slow = ClientFacts(offered_rps=10.0, achieved_rps=9.7)
     assert checks(validate(run_of(records, client=slow))) == ["achieved rate"]

@@ -136,12 +136,18 @@ class Attempt:
         return ClientFacts(
             send_lag_p99_s=float(np.quantile(lags_s, 0.99)) if lags_s else 0.0,
             loop_lag_max_s=self._schedule.loop_lag_max_s,
+            loop_stalled_share=self._stalled_share(),
             offered_rps=_rate([s for s, _ in sent]) if is_open else None,
             achieved_rps=_rate([s for _, s in sent]) if is_open else None,
             warmup_requests=warmth.requests,
             warmup_settled=warmth.is_settled,
             exact_prompts=self._endpoint.has_exact_prompts,
         )
+
+    def _stalled_share(self) -> float:
+        ends_s = [one.ended_s for one in self.exchanges if one.ended_s is not None]
+        lasted_s = max(ends_s, default=self._schedule.zero_s) - self._schedule.zero_s
+        return min(1.0, self._schedule.loop_stalled_s / lasted_s) if lasted_s > 0 else 0.0
 
     def _warnings(self) -> list[str]:
         warnings = []

@@ -9,6 +9,7 @@ from vllm_slo.load.exchange import Client, Exchange
 # uvloop's timers count whole milliseconds of a cached clock: they may be up to two off. A start
 # is waited for with a timer until this long before, and then turn by turn of the loop.
 _SPIN_S = 0.002
+STALL_S = 0.020
 _TICK_S = 0.01
 
 
@@ -32,6 +33,7 @@ class Schedule:
         self.zero_s = 0.0
         self.done = 0
         self.loop_lag_max_s = 0.0
+        self.loop_stalled_s = 0.0
         self._timer: asyncio.TimerHandle
         self._tick_due_s = float("inf")
         self._client = client
@@ -51,7 +53,8 @@ class Schedule:
         """Starts the clock and returns when every exchange has ended, at `timeout_s` at the latest.
 
         `on_tick` gets the number of ended exchanges about every 10 ms; that timer is what
-        `loop_lag_max_s` is taken from: the most that the loop was late for it.
+        `loop_lag_max_s` is taken from: the most that the loop was late for it. `loop_stalled_s`
+        adds up all the times that it was late by more than `STALL_S`.
         """
         self.zero_s = monotonic()
         self._tick(on_tick)
@@ -108,7 +111,10 @@ class Schedule:
 
     def _tick(self, on_tick: Callable[[int], None]) -> None:
         now = monotonic()
-        self.loop_lag_max_s = max(self.loop_lag_max_s, now - self._tick_due_s)
+        lag_s = now - self._tick_due_s
+        self.loop_lag_max_s = max(self.loop_lag_max_s, lag_s)
+        if lag_s > STALL_S:
+            self.loop_stalled_s += lag_s
         self._tick_due_s = now + _TICK_S
         self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick, on_tick)
         on_tick(self.done)

@@ -28,11 +28,15 @@ class ServerFacts:
 class ClientFacts:
     """How well the load generator kept its plan. Lags in seconds, rates in requests/s.
 
+    `loop_stalled_share` is the share of the round in which the event loop stood still for more
+    than 20 ms at a time; `None` where only the longest such time is known.
+
     `exact_prompts` is False where prompts are texts, whose length in tokens is not the plan's.
     """
 
     send_lag_p99_s: float = 0.0
     loop_lag_max_s: float = 0.0
+    loop_stalled_share: float | None = None
     offered_rps: float | None = None
     achieved_rps: float | None = None
     warmup_requests: int = 0
