@@ -1,6 +1,7 @@
 """`vllm-slo sim`: the simulator on its own."""
 
 import argparse
+import json
 import logging
 import sys
 from typing import Any
@@ -38,6 +39,25 @@ def register(subparsers: Any) -> None:
     sim = subparsers.add_parser("sim", help="the simulated engine on its own")
     commands = sim.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _register_serve(commands)
+    _register_replay(commands)
+
+
+def _register_replay(commands: Any) -> None:
+    one: argparse.ArgumentParser = commands.add_parser(
+        "replay",
+        help="simulate a recorded run of real vLLM, and print how far off it is",
+        description=(
+            "Simulates a recorded run: a folder with meta.json, requests.jsonl and the layer "
+            "profile of its GPU. Prints recorded and simulated TTFT, TPOT and makespan in seconds, "
+            "and the relative errors, as JSON."
+        ),
+    )
+    one.add_argument("folder", metavar="DIR")
+    one.add_argument(
+        "--device",
+        help="a known device, or a profile's path, in place of the profile in the folder",
+    )
+    one.set_defaults(handler=_replay)
 
 
 def _register_serve(commands: Any) -> None:
@@ -136,4 +156,12 @@ def _serve(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
 
     serve(options, announce=announce)
+    return 0
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from vllm_slo.sim.replay import replay  # numpy takes a while to import
+
+    report = replay(arguments.folder, device=arguments.device)
+    sys.stdout.write(json.dumps(report, indent=2) + "\n")
     return 0
