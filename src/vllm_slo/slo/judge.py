@@ -89,6 +89,8 @@ def is_settled(
     """
     if rule.kind == "rounds" and len(run.rounds) not in rule.looks:
         return False
+    if len(run.rounds) < rule.least_rounds:
+        return False  # one round alone never passes, and may look invalid by a single stray event
     verdict = judge(run, row, rule=rule, invalid=invalid, overload=overload)
     return verdict.is_conclusive or verdict.outcome is Outcome.INVALID
 
