@@ -10,7 +10,7 @@ import numpy as np
 from vllm_slo.errors import SettingsError
 from vllm_slo.load.endpoint import Endpoint
 from vllm_slo.load.exchange import Client, Exchange
-from vllm_slo.load.process import quiet_heap
+from vllm_slo.load.process import first_turn, quiet_heap
 from vllm_slo.load.schedule import Schedule
 from vllm_slo.load.stream import record_from_reads
 from vllm_slo.load.warmup import Warmth
@@ -64,7 +64,8 @@ class Attempt:
                 for observer in observers:
                     observer.begin()
                     watching.callback(self._end, observer)
-                await self._schedule.run(timeout_s=timeout_s, on_tick=on_tick)
+                with first_turn():
+                    await self._schedule.run(timeout_s=timeout_s, on_tick=on_tick)
         except asyncio.CancelledError:
             self._schedule.stop("interrupted")
             raise
