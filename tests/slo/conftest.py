@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,5 +78,45 @@ def make_row() -> Callable[..., Row]:
             f'[[row]]\nscenario = "uniform"\n{more}\n[row.limits]\n{limits}\n'
         )
         return Thresholds.parse(text, Path("t.toml")).rows[0]
+
+    return make
+
+
+@pytest.fixture
+def make_queue() -> Callable[..., Run]:
+    """Rounds of an open loop in a server with `slots`, `in_flight` requests at once on average.
+
+    Poisson arrivals at 10 a second; whatever they find, a request's TTFT is 90 to 100 ms.
+    """
+
+    def make(in_flight: float, *, slots: int) -> Run:
+        rounds = []
+        for seed in range(10):
+            rng = np.random.default_rng(seed)
+            arrivals = np.cumsum(rng.exponential(0.1, 300))
+            decode_s = 0.1 * in_flight - 0.095
+            records = []
+            for arrival in arrivals.tolist():
+                first = arrival + 0.090 + 0.010 * rng.random()
+                events = first + np.linspace(0.0, decode_s, TOKENS)
+                one = record(100.0)
+                records.append(
+                    replace(
+                        one,
+                        scheduled_s=arrival,
+                        sent_s=arrival,
+                        event_s=events,
+                        finished_s=float(events[-1]),
+                    )
+                )
+            rounds.append(
+                Round(seed=seed, records=records, window_s=(0.0, 100.0), server=ServerFacts())
+            )
+        return Run(
+            workload=Workload(name="uniform", plan=lambda _: []),
+            settings=Settings(max_num_seqs=slots),
+            engine=EngineInfo(target="sim", device="d", model="m", vllm_version="0.32.0"),
+            rounds=tuple(rounds),
+        )
 
     return make

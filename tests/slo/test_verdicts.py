@@ -1,7 +1,11 @@
+import math
+import statistics
+
 import numpy as np
 import pytest
 
 from vllm_slo.slo import Outcome, Rule, goodput_limits, is_settled, judge, rule_for
+from vllm_slo.slo.judge import errors_of
 from vllm_slo.slo.rule import looks_within
 
 ROUNDS = Rule(kind="rounds")
@@ -45,9 +49,8 @@ def test_a_limit_at_the_true_quantile_is_inconclusive_and_says_what_is_missing(m
 def test_too_few_samples_for_a_pass_ask_for_more_rounds(make_run, make_row):
     verdict = judge(make_run(steady(5, 40)), make_row("ttft_p99_ms = 300"), rule=ROUNDS)
     assert Outcome.INCONCLUSIVE == verdict.outcome
-    # ln(0.05 / 3 looks) / ln(0.99) is 408 effective samples; 13 rounds of 40 are worth as many,
-    # each round being a cluster.
-    assert "needs about 8 more rounds" in verdict.limits[0].message
+    # ln(0.05 / 3 looks) / ln(0.99) is 408 samples, and 11 rounds of 40 have as many.
+    assert "needs about 6 more rounds" in verdict.limits[0].message
 
 
 def test_the_interval_in_milliseconds_agrees_with_the_verdict(make_run, make_row):
@@ -225,13 +228,52 @@ def test_goodput_holds_a_request_to_the_highest_percentile_of_each_metric(make_r
     assert (Outcome.FAIL, share) == (found.outcome, pytest.approx(found.measured))
 
 
-def test_the_errors_are_shared_by_limits_and_looks(make_run, make_row):
-    run = make_run(steady(10, 65))
+def test_limits_share_the_fail_error_and_each_keeps_the_pass_error(make_row):
+    """One of them fails a row, and only all of them pass it; looks share both."""
     one = make_row("ttft_p99_ms = 300")
     four = make_row("ttft_p99_ms = 300\ntpot_p99_ms = 99\nitl_p50_ms = 99\ne2e_p50_ms = 900")
-    # ln(0.05 / 3) / ln(0.99) is 408, ln(0.05 / 12) / ln(0.99) is 546 effective samples.
+    errors = [errors_of(row, ROUNDS) for row in (one, four)]
+    assert [(0.01 / 3, 0.05 / 3), (0.01 / 12, 0.05 / 3)] == [(e.fail, e.pass_) for e in errors]
+
+
+def test_a_fail_of_one_limit_needs_more_where_there_are_more_limits(make_run, make_row):
+    run = make_run([[100.0] * (193 - i % 2) + [400.0] * (7 + i % 2) for i in range(5)])
+    one = make_row("ttft_p99_ms = 300")
+    four = make_row("ttft_p99_ms = 300\ntpot_p99_ms = 99\nitl_p50_ms = 99\ne2e_p50_ms = 900")
     outcomes = [judge(run, row, rule=ROUNDS).limits[0].outcome for row in (one, four)]
-    assert [Outcome.PASS, Outcome.INCONCLUSIVE] == outcomes
+    assert [Outcome.FAIL, Outcome.INCONCLUSIVE] == outcomes
+
+
+def test_rounds_that_stay_far_from_a_limit_pass_however_alike_their_requests_are(
+    make_run, make_row
+):
+    """As in TPOT: what slows a round slows all its requests, and counting them shows little."""
+    pace = [100.0, 102.0, 99.0, 104.0, 101.0]
+    run = make_run([[ms + i / 100 for i in range(100)] for ms in pace])
+    outcomes = [
+        judge(run, make_row(f"ttft_p99_ms = {ms}"), rule=ROUNDS).limits[0] for ms in (130, 105.5)
+    ]
+    assert [Outcome.PASS, Outcome.INCONCLUSIVE] == [one.outcome for one in outcomes]
+    # mean + 7.6 standard deviations of the logarithms: k for 5 rounds at an error of 0.05 / 3
+    logs = [math.log(ms + 0.98) for ms in pace]
+    bound = math.exp(statistics.mean(logs) + 7.6 * statistics.stdev(logs))
+    assert pytest.approx(bound, rel=0.01) == outcomes[0].interval[1]
+
+
+def test_no_percentile_passes_where_more_waiting_is_foreseen_than_was_seen(make_queue, make_row):
+    """Both servers answered within 100 ms; one was full but for a seat or two."""
+    row = make_row("ttft_p99_ms = 150\ntpot_p99_ms = 60")
+    roomy, nearly_full = (
+        judge(make_queue(in_flight, slots=8), row, rule=ROUNDS) for in_flight in (2, 6)
+    )
+    assert [Outcome.PASS] * 2 == [one.outcome for one in roomy.limits]
+    assert [Outcome.INCONCLUSIVE, Outcome.PASS] == [one.outcome for one in nearly_full.limits]
+    ttft = nearly_full.limits[0]
+    assert "no PASS this near to a full server" in ttft.message
+    # The limit that would do is in the interval, and does.
+    assert ttft.interval[1] > 150
+    enough = make_row(f"ttft_p99_ms = {ttft.interval[1] + 0.1}")
+    assert Outcome.PASS == judge(make_queue(6, slots=8), enough, rule=ROUNDS).outcome
 
 
 def test_it_looks_only_after_the_rounds_that_were_fixed_before(make_run, make_row):

@@ -4,29 +4,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vllm_slo.measure.intervals import (
-    Interval,
-    classify,
-    least_effective,
-    mean_interval,
-    more_rounds,
-    over_limit,
-    quantile_interval,
-)
+from vllm_slo.measure.intervals import classify, least_effective, mean_interval
+from vllm_slo.measure.queueing import Occupancy, occupancy
 from vllm_slo.measure.run import Run
 from vllm_slo.measure.summary import summarise
-from vllm_slo.measure.table import tabulate
+from vllm_slo.measure.table import Table, tabulate
 from vllm_slo.slo.evidence import Figures, Samples, evidence_of, utilisation
 from vllm_slo.slo.limits import Limit
 from vllm_slo.slo.row import Row
 from vllm_slo.slo.rule import Rule
+from vllm_slo.slo.shares import Errors, judge_share, missing, more_of_mean
 from vllm_slo.slo.verdict import LimitVerdict, Outcome, Verdict
 
 # A p99 lets one request in a hundred fail. A figure of the server has no such share of its own, so
 # that one is taken: with more failures it is a figure about less work than was asked for.
 FAILED_TOLERATED = 0.01
-# Of more rounds than that it is not worth saying that they would settle it.
-MOST_ROUNDS = 200
 
 
 def judge(
@@ -41,12 +33,12 @@ def judge(
 
     `invalid` are the reasons why the run measured something else than was asked: then nothing is
     judged. `overload` are those why it had no steady state: then a FAIL holds and a PASS does not.
-    The errors of `rule` are shared by the row's limits (those per class too) and the looks.
     """
     table = tabulate(run)
     summary = summarise(run)
-    share = max(1, len(row.judged)) * max(1, len(rule.looks))
+    errors = errors_of(row, rule)
     busy = utilisation(run, table)
+    slots = _occupancy(run, table)
     judged = []
     for limit in row.limits:
         evidence = evidence_of(limit, run=run, table=table, summary=summary, row=row)
@@ -56,11 +48,11 @@ def judge(
             verdict = _undecided(limit, why)
         elif isinstance(evidence, Samples):
             verdict = _judge_samples(
-                limit, evidence, rule, share, rounds=len(run.rounds), busy=busy
+                limit, evidence, rule, errors, rounds=len(run.rounds), busy=busy, slots=slots
             )
         else:
             verdict = _judge_figures(
-                limit, evidence, rule, share, failed=summary.failed_share, busy=busy
+                limit, evidence, rule, errors, failed=summary.failed_share, busy=busy
             )
         judged.append(_after_all(verdict, invalid, overload))
     return Verdict(
@@ -95,57 +87,71 @@ def is_settled(
     return verdict.is_conclusive or verdict.outcome is Outcome.INVALID
 
 
+def errors_of(row: Row, rule: Rule) -> Errors:
+    """The errors of one limit at one look, so that the row's hold over all looks.
+
+    Any limit that fails makes a row FAIL, so the limits (those per class too) share the FAIL
+    error. Only all together make it PASS: as long as one is broken, that one alone has to be
+    taken in, and each keeps the whole PASS error (an intersection-union test; Berger,
+    Technometrics 24, 1982).
+    """
+    looks = max(1, len(rule.looks))
+    return Errors(
+        fail=rule.fail_error / (max(1, len(row.judged)) * looks), pass_=rule.pass_error / looks
+    )
+
+
+def _occupancy(run: Run, table: Table) -> Occupancy | None:
+    """How full the server was; `None` in a closed loop, whose queue is its own, or unknown."""
+    seqs = run.settings.max_num_seqs
+    if seqs is None or run.workload.is_closed_loop:
+        return None
+    return occupancy(table, slots=seqs)
+
+
 def _judge_samples(
-    limit: Limit, evidence: Samples, rule: Rule, share: int, *, rounds: int, busy: float | None
+    limit: Limit,
+    evidence: Samples,
+    rule: Rule,
+    errors: Errors,
+    *,
+    rounds: int,
+    busy: float | None,
+    slots: Occupancy | None,
 ) -> LimitVerdict:
-    n, over, q = evidence.count, evidence.over, 1 - evidence.allowed
+    n, over = evidence.count, evidence.over
     if not n:
         return _undecided(limit, f"no sample of {limit.metric}")
-    counted = f"{over:,} of {n:,} over it, {math.floor(evidence.allowed * n + 1e-9):,} allowed"
-    if rule.kind == "pooled":
-        outcome, message = _pooled(over <= evidence.allowed * n + 1e-9, counted, rounds, rule)
-        needed = least_effective(q, error=rule.pass_error)
-        if n < needed:
-            outcome = Outcome.INCONCLUSIVE
-            message = f"{counted}; {n:,} samples, and {limit.text} needs {needed:,}"
-        return LimitVerdict(
-            limit=limit, outcome=outcome, measured=evidence.shown, samples=n, message=message
+    if rule.kind == "rounds":
+        return judge_share(
+            limit,
+            evidence,
+            errors=errors,
+            rounds=rounds,
+            least_rounds=rule.least_rounds,
+            occupancy=slots,
+            busy=busy,
         )
-    fail_error, pass_error = rule.fail_error / share, rule.pass_error / share
-    interval = over_limit(
-        evidence.by_round, evidence.limit, fail_error=fail_error, pass_error=pass_error
-    )
-    outcome = Outcome(classify(interval.lower, interval.upper, evidence.allowed))
-    message = f"{counted}; {interval.effective:,.0f} effective samples"
-    if rounds < rule.least_rounds:
+    allowed = math.floor(evidence.allowed * n + 1e-9)
+    counted = f"{over:,} of {n:,} over it, {allowed:,} allowed"
+    outcome, message = _pooled(over <= allowed, counted, rounds, rule)
+    needed = least_effective(1 - evidence.allowed, error=rule.pass_error)
+    if n < needed:
         outcome = Outcome.INCONCLUSIVE
-        message += f"; needs at least {rule.least_rounds - rounds} more rounds"
-    elif outcome is Outcome.INCONCLUSIVE:
-        more = more_rounds(
-            interval, q, fail_error=fail_error, pass_error=pass_error, most=MOST_ROUNDS
-        )
-        message += "; " + _missing(more, busy)
-    in_own_unit = None
-    if limit.quantile is not None:
-        bounds = quantile_interval(
-            evidence.by_round, limit.quantile, fail_error=fail_error, pass_error=pass_error
-        )
-        in_own_unit = (bounds.lower, bounds.upper)
-    elif limit.name == "goodput":
-        in_own_unit = (1 - interval.upper, 1 - interval.lower)
+        message = f"{counted}; {n:,} samples, and {limit.text} needs {needed:,}"
     return LimitVerdict(
-        limit=limit,
-        outcome=outcome,
-        measured=evidence.shown,
-        samples=n,
-        effective_samples=interval.effective,
-        interval=in_own_unit,
-        message=message,
+        limit=limit, outcome=outcome, measured=evidence.shown, samples=n, message=message
     )
 
 
 def _judge_figures(
-    limit: Limit, evidence: Figures, rule: Rule, share: int, *, failed: float, busy: float | None
+    limit: Limit,
+    evidence: Figures,
+    rule: Rule,
+    errors: Errors,
+    *,
+    failed: float,
+    busy: float | None,
 ) -> LimitVerdict:
     known = [value for value in evidence.by_round if value is not None]
     rounds = len(evidence.by_round)
@@ -156,7 +162,7 @@ def _judge_figures(
         outcome, message = _pooled(limit.holds_for(mean), "mean of the rounds", rounds, rule)
     else:
         # The bound towards the limit errs with PASS, the one away from it with FAIL.
-        towards = rule.pass_error / share, rule.fail_error / share
+        towards = errors.pass_, errors.fail
         lower_error, upper_error = towards if limit.bound == "lower" else towards[::-1]
         found = mean_interval(known, lower_error=lower_error, upper_error=upper_error)
         interval = found.lower, found.upper
@@ -170,7 +176,7 @@ def _judge_figures(
             outcome = Outcome.INCONCLUSIVE
             message += f"; needs at least {rule.least_rounds - rounds} more rounds"
         elif outcome is Outcome.INCONCLUSIVE:
-            message += "; " + _missing(_more_of_mean(found, limit.value, rounds), busy)
+            message += "; " + missing(more_of_mean(found, limit.value, rounds), busy)
     if limit.value == 0 and limit.bound == "upper" and mean > 0:
         # None at all is a statement about every round, not about a mean.
         outcome, message = Outcome.FAIL, f"{sum(known):,.0f} in {rounds} rounds, none allowed"
@@ -194,24 +200,6 @@ def _pooled(holds: bool, what: str, rounds: int, rule: Rule) -> tuple[Outcome, s
     if rounds < rule.least_rounds:
         return Outcome.INCONCLUSIVE, f"{what}; one round alone never passes"
     return Outcome.PASS, f"{what}; pooled, no error stated"
-
-
-def _more_of_mean(found: Interval, limit: float, rounds: int) -> int | None:
-    """About how many more rounds move the bound to the limit: it nears the mean as 1 / sqrt(n)."""
-    bound = found.upper if found.estimate < limit else found.lower
-    gap = abs(found.estimate - limit)
-    needed = rounds * ((bound - found.estimate) / gap) ** 2 if gap > 0 else math.inf
-    return math.ceil(needed) - rounds if needed <= MOST_ROUNDS else None
-
-
-def _missing(rounds: int | None, busy: float | None) -> str:
-    if rounds is not None:
-        return f"needs about {max(1, rounds)} more rounds"
-    why = "" if busy is None else f": utilisation is {busy:.2g}"
-    return (
-        f"not reachable at this load{why}, and what is measured is too near the limit. "
-        "Gate at a lower load, or leave more headroom"
-    )
 
 
 def _undecided(limit: Limit, why: str) -> LimitVerdict:

@@ -10,8 +10,8 @@ LOOKS = (5, 10, 20)
 class Rule:
     """How a run is judged.
 
-    `rounds`: intervals with the rounds as clusters; a FAIL is wrong at most `fail_error` of the
-    time and a PASS `pass_error`, over all limits of a row and all `looks` together.
+    `rounds`: intervals with the rounds as clusters; a row's FAIL is wrong at most `fail_error` of
+    the time and its PASS `pass_error`, over all limits and all `looks` together.
     `pooled`: the quantile of all rounds' samples against the limit; no error is stated.
 
     `looks` are the numbers of rounds after which the first looks, fixed before the run.
