@@ -57,6 +57,9 @@ def _register_replay(commands: Any) -> None:
         "--device",
         help="a known device, or a profile's path, in place of the profile in the folder",
     )
+    one.add_argument(
+        "--num-gpu-blocks", type=int, metavar="N", help="KV blocks, in place of meta.json's"
+    )
     one.set_defaults(handler=_replay)
 
 
@@ -162,6 +165,8 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _replay(arguments: argparse.Namespace) -> int:
     from vllm_slo.sim.replay import replay  # numpy takes a while to import
 
-    report = replay(arguments.folder, device=arguments.device)
+    report = replay(
+        arguments.folder, device=arguments.device, num_gpu_blocks=arguments.num_gpu_blocks
+    )
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
     return 0
