@@ -61,7 +61,7 @@ def main() -> int:
 
 def against_vllm(which: str) -> list[Line]:
     """The suite's two scenarios through both schedulers, 256 of 1,024 requests running."""
-    lines = []
+    lines: list[Line] = []
     config = _config(max_num_seqs=256)
     named = {k: v for k, v in asdict(config).items() if v is not None}
     uniform = [256] * 1024
@@ -110,7 +110,7 @@ def evaluations() -> list[Line]:
     rng = np.random.default_rng(0)
     spread = rng.integers(64, 449, 300).tolist()
     arrivals = np.cumsum(rng.exponential(0.25, 300)).tolist()
-    lines = []
+    lines: list[Line] = []
     for what, outputs, times in (
         ("300 requests, all 256 out, closed loop", [256] * 300, [None] * 300),
         ("300 requests, 64 to 448 out, closed loop", spread, [None] * 300),

@@ -132,6 +132,8 @@ class Served:
     def close(self) -> None:
         if self.server is not None:
             self.server.stop()
+        if hasattr(self.target, "close"):
+            self.target.close()
 
 
 def open_target(

@@ -268,6 +268,22 @@ def test_times_outlive_the_buffer_that_they_are_views_of():
     assert starts == sorted(starts)
 
 
+def test_a_stream_interval_sends_the_first_and_the_last_token_at_once():
+    run = target(Settings(stream_interval=4)).run(
+        workload(request(0, 5, 7, 0.0), request(1, 5, 5, 1.0), request(2, 5, 1, 2.0))
+    )
+    assert [[1, 4, 2], [1, 4], [1]] == [r.event_tokens.tolist() for r in run.records]
+    assert [[10.0, 50.0, 70.0], [1010.0, 1050.0], [2010.0]] == events_ms(run)
+    assert [7, 5, 1] == [r.output_tokens for r in run.records]
+    assert 0.01 == pytest.approx(run.records[0].tpot_s)
+
+
+def test_an_engine_argument_that_is_not_modelled_is_said_in_the_run():
+    settings = Settings(extra={"max_num_queued_tokens": 5, "watermark": 0.1})
+    [warning] = target(settings).run(workload(request(0, 5, 1, 0.0))).rounds[0].warnings
+    assert warning.startswith("max_num_queued_tokens is set and not modelled")
+
+
 def test_a_warning_of_the_device_s_profile_is_recorded_in_the_run():
     class Warns(TenMs):
         def __init__(self):

@@ -12,7 +12,7 @@ SchedulingPolicy = Literal["fcfs", "priority"]
 
 DEFAULT_BLOCK_SIZE = 16
 
-_FROM_EXTRA = (
+FROM_EXTRA = (
     "long_prefill_token_threshold_adaptive",
     "max_num_active_seqs",
     "max_num_scheduled_tokens",
@@ -142,7 +142,7 @@ class SchedulerConfig:
             "block_size": settings.block_size,
         }
         extra = dict(settings.extra)
-        asked |= {name: extra.get(name) for name in _FROM_EXTRA}
+        asked |= {name: extra.get(name) for name in FROM_EXTRA}
         return cls(
             num_gpu_blocks=settings.num_gpu_blocks_override or num_gpu_blocks,
             max_model_len=model_len,

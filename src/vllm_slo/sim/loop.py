@@ -16,7 +16,7 @@ from vllm_slo.sim.admission import Admission
 from vllm_slo.sim.clients import NEVER, Clients
 from vllm_slo.sim.facts import Counters
 from vllm_slo.sim.implicit import ImplicitDecodes
-from vllm_slo.sim.records import Ones, finished_record, refused_record
+from vllm_slo.sim.records import Events, finished_record, refused_record
 from vllm_slo.sim.request import Request
 from vllm_slo.sim.step import Scheduler, SchedulerOutput
 from vllm_slo.sim.times import Floats, StepTimes
@@ -45,6 +45,7 @@ class EngineLoop:
         on_record: OnRecord,
         depth: int,
         response_s: float = 0.0,
+        stream_interval: int = 1,
     ) -> None:
         self.counters = Counters(scheduler.gauges()[2])
         self.num_steps = 0
@@ -62,7 +63,7 @@ class EngineLoop:
         self._inbox: deque[Request] = deque()
         self._in_flight: deque[tuple[SchedulerOutput, float]] = deque()
         self._planned: dict[Request, PlannedRequest] = {}  # of the requests that are alive
-        self._ones = Ones()
+        self._events = Events(stream_interval)
         self._times = StepTimes(self._oldest_needed_step, delay_s=response_s)
 
     def run(self) -> None:
@@ -128,12 +129,9 @@ class EngineLoop:
     def _finish(self, request: Request) -> None:
         self._admission.num_in_flight -= 1
         self.counters.finish(request)
-        event_s = self._times.of(request.token_steps)
+        event_s, event_tokens = self._events.of(self._times.of(request.token_steps))
         record = finished_record(
-            request,
-            self._planned.pop(request),
-            event_s=event_s,
-            event_tokens=self._ones(len(event_s)),
+            request, self._planned.pop(request), event_s=event_s, event_tokens=event_tokens
         )
         self._clients.over(self.clock_s + self._response_s)
         self._on_record(record)

@@ -12,16 +12,29 @@ _NO_TIMES: NDArray[np.float64] = np.empty(0)
 _NO_TOKENS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
 
-class Ones:
-    """Views of one array of ones: every event carries one token."""
+class Events:
+    """Turns token times into the events of a stream: one a token, or fewer.
 
-    def __init__(self) -> None:
+    With a `stream_interval` of n the first token and the last are sent at once, and in between
+    every n-th (`vllm/v1/engine/output_processor.py`, 0.32.0). One token an event shares views of
+    one array of ones.
+    """
+
+    def __init__(self, stream_interval: int = 1) -> None:
+        self._interval = stream_interval
         self._ones: NDArray[np.int64] = np.ones(1024, dtype=np.int64)
 
-    def __call__(self, count: int) -> NDArray[np.int64]:
+    def of(self, token_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The events' times, and how many tokens each carries."""
+        count = len(token_s)
+        if self._interval > 1 and count > 1:
+            last = np.arange(0, count, self._interval)  # the last token of each event
+            if last[-1] != count - 1:
+                last = np.append(last, count - 1)
+            return token_s[last], np.diff(last, prepend=-1)
         if count > len(self._ones):
             self._ones = np.ones(2 * count, dtype=np.int64)
-        return self._ones[:count]
+        return token_s, self._ones[:count]
 
 
 def finished_record(
@@ -46,7 +59,7 @@ def finished_record(
         event_tokens=event_tokens,
         finished_s=float(event_s[-1]),
         prompt_tokens=request.num_prompt_tokens,
-        output_tokens=len(event_s),
+        output_tokens=request.num_output_tokens,
         finish_reason="length",
         preemptions=request.num_preemptions,
         queued_s=(request.scheduled_s or 0.0) - request.arrival_time,

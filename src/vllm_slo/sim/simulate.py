@@ -32,6 +32,7 @@ def simulate(
     concurrency: int | None = None,
     scheduler: Scheduler | None = None,
     front_end: FrontEnd | None = None,
+    stream_interval: int = 1,
 ) -> Simulated:
     """Runs requests to their end in virtual time; gives each record to `on_record` as it ends.
 
@@ -52,6 +53,7 @@ def simulate(
         on_record=on_record,
         depth=2 if config.async_scheduling else 1,
         response_s=front_end.response_s,
+        stream_interval=stream_interval,
     )
     loop.run()
     return Simulated(

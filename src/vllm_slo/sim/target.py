@@ -13,7 +13,7 @@ from vllm_slo.measure.record import RequestRecord
 from vllm_slo.measure.run import ClientFacts, EngineInfo, Round, Run
 from vllm_slo.settings import Settings
 from vllm_slo.sim.clients import FrontEnd
-from vllm_slo.sim.config import DEFAULT_BLOCK_SIZE, SchedulerConfig
+from vllm_slo.sim.config import DEFAULT_BLOCK_SIZE, FROM_EXTRA, SchedulerConfig
 from vllm_slo.sim.implicit import ImplicitDecodes
 from vllm_slo.sim.policies import StaticBatching, WholePrefills
 from vllm_slo.sim.simulate import simulate
@@ -84,6 +84,7 @@ class SimTarget:
         if policy == "static-batching":
             config = replace(config, async_scheduling=False)
         self.config = config
+        self._unmodelled = _unmodelled(settings)
         self._device = device
         self._front_end = front_end
         self._policy = policy
@@ -122,6 +123,7 @@ class SimTarget:
             concurrency=workload.concurrency,
             scheduler=self._scheduler(),
             front_end=self._front_end,
+            stream_interval=self.settings.stream_interval or 1,
         )
         records.sort(key=lambda record: record.index)
         one = Round(
@@ -133,7 +135,7 @@ class SimTarget:
             ),
             client=_client_facts(records, is_open=not workload.is_closed_loop),
             server=simulated.server,
-            warnings=tuple(_warnings(self._device)[warnings_before:]),
+            warnings=(*self._unmodelled, *_warnings(self._device)[warnings_before:]),
         )
         return Run(workload=workload, settings=self.settings, engine=self.engine, rounds=(one,))
 
@@ -204,6 +206,13 @@ def _client_facts(records: Sequence[RequestRecord], *, is_open: bool) -> ClientF
         return ClientFacts()
     rate = (len(scheduled) - 1) / (max(scheduled) - min(scheduled))
     return ClientFacts(offered_rps=rate, achieved_rps=rate)
+
+
+def _unmodelled(settings: Settings) -> tuple[str, ...]:
+    """What the settings ask of an engine that the simulator has not got."""
+    known = {*FROM_EXTRA, "gpu_memory_utilization"}
+    names = [name for name, _ in dict(settings.extra).items() if name not in known]
+    return tuple(f"{name} is set and not modelled: the run is as without it" for name in names)
 
 
 def _warnings(device: StepTimeModel) -> Sequence[str]:
