@@ -4,6 +4,7 @@ import argparse
 import json
 import logging
 import sys
+from dataclasses import replace
 from typing import Any
 
 from vllm_slo.device.catalogue import device_names, model_names
@@ -33,6 +34,12 @@ _MORE_SWITCHES = {
     "long_prefill_token_threshold_adaptive": "raise the threshold where few requests are alive",
 }
 
+_TRACE_NUMBERS = {
+    "requests": "only the first so many",
+    "max_input_tokens": "cut longer prompts to this",
+    "max_output_tokens": "cut longer outputs to this",
+}
+
 
 def register(subparsers: Any) -> None:
     """Adds `sim` and its own commands; each handler takes the parsed arguments."""
@@ -40,6 +47,7 @@ def register(subparsers: Any) -> None:
     commands = sim.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _register_serve(commands)
     _register_replay(commands)
+    _register_trace(commands)
 
 
 def _register_replay(commands: Any) -> None:
@@ -63,6 +71,28 @@ def _register_replay(commands: Any) -> None:
     one.set_defaults(handler=_replay)
 
 
+def _register_trace(commands: Any) -> None:
+    one: argparse.ArgumentParser = commands.add_parser(
+        "trace",
+        help="simulate one server under a production trace",
+        description=(
+            "Simulates one device and model under recorded traffic, at the trace's own times, in "
+            "virtual time: the Azure CSV form (TIMESTAMP, ContextTokens, GeneratedTokens) or the "
+            "Mooncake JSONL form. Prints the figures as JSON, latencies in milliseconds."
+        ),
+    )
+    one.add_argument("file", metavar="FILE")
+    one.add_argument(
+        "--rate-scale", type=float, default=1.0, metavar="X", help="2 is twice as fast"
+    )
+    one.add_argument("--start-s", type=float, default=0.0, metavar="S", help="begin there")
+    one.add_argument("--duration-s", type=float, metavar="S", help="and take so much of it")
+    for name, text in _TRACE_NUMBERS.items():
+        one.add_argument(_flag(name), type=int, metavar="N", help=text)
+    _add_engine(one)
+    one.set_defaults(handler=_trace)
+
+
 def _register_serve(commands: Any) -> None:
     one: argparse.ArgumentParser = commands.add_parser(
         "serve",
@@ -74,34 +104,10 @@ def _register_serve(commands: Any) -> None:
             "key is taken from the environment: VLLM_API_KEY."
         ),
     )
-    one.add_argument(
-        "--device",
-        default="a100-80gb",
-        help=f"a known device, or a profile's path (a100-80gb; {', '.join(device_names())})",
-    )
-    one.add_argument(
-        "--model",
-        default="llama-3-8b",
-        help=f"a known model, or a folder with its config (llama-3-8b; {', '.join(model_names())})",
-    )
     one.add_argument("--served-model-name", metavar="NAME", help="its name in the API")
     one.add_argument("--host", default="127.0.0.1", help="the address (default 127.0.0.1)")
     one.add_argument("--port", type=int, default=8000, help="default 8000; 0 is any free one")
-    one.add_argument(
-        "--gpu-memory-utilization", type=float, default=0.92, metavar="SHARE", help="default 0.92"
-    )
-    one.add_argument(
-        "--max-num-batched-tokens",
-        type=_tokens,
-        metavar="N",
-        help=f"the most tokens of a step (vLLM: 2048), or {UNLIMITED}",
-    )
-    one.add_argument("--scheduling-policy", choices=("fcfs", "priority"))
-    one.add_argument("--watermark", type=float, metavar="SHARE", help="KV blocks kept free")
-    for name, text in (_NUMBERS | _MORE_NUMBERS).items():
-        one.add_argument(_flag(name), type=int, metavar="N", help=text)
-    for name, text in (_SWITCHES | _MORE_SWITCHES).items():
-        one.add_argument(_flag(name), action=argparse.BooleanOptionalAction, help=text)
+    _add_engine(one)
     one.add_argument(
         "--mean-output-tokens",
         type=float,
@@ -117,6 +123,35 @@ def _register_serve(commands: Any) -> None:
         help="how many requests /golden/requests remembers (default 10000)",
     )
     one.set_defaults(handler=_serve)
+
+
+def _add_engine(one: argparse.ArgumentParser) -> None:
+    """The device, the model, and vLLM's settings."""
+    one.add_argument(
+        "--device",
+        default="a100-80gb",
+        help=f"a known device, or a profile's path (a100-80gb; {', '.join(device_names())})",
+    )
+    one.add_argument(
+        "--model",
+        default="llama-3-8b",
+        help=f"a known model, or a folder with its config (llama-3-8b; {', '.join(model_names())})",
+    )
+    one.add_argument(
+        "--gpu-memory-utilization", type=float, default=0.92, metavar="SHARE", help="default 0.92"
+    )
+    one.add_argument(
+        "--max-num-batched-tokens",
+        type=_tokens,
+        metavar="N",
+        help=f"the most tokens of a step (vLLM: 2048), or {UNLIMITED}",
+    )
+    one.add_argument("--scheduling-policy", choices=("fcfs", "priority"))
+    one.add_argument("--watermark", type=float, metavar="SHARE", help="KV blocks kept free")
+    for name, text in (_NUMBERS | _MORE_NUMBERS).items():
+        one.add_argument(_flag(name), type=int, metavar="N", help=text)
+    for name, text in (_SWITCHES | _MORE_SWITCHES).items():
+        one.add_argument(_flag(name), action=argparse.BooleanOptionalAction, help=text)
 
 
 def _flag(name: str) -> str:
@@ -167,6 +202,24 @@ def _replay(arguments: argparse.Namespace) -> int:
 
     report = replay(
         arguments.folder, device=arguments.device, num_gpu_blocks=arguments.num_gpu_blocks
+    )
+    sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from vllm_slo.sim.trace_run import run_trace  # numpy takes a while to import
+    from vllm_slo.traffic import trace
+
+    named = ("rate_scale", "start_s", "duration_s", *_TRACE_NUMBERS)
+    workload = trace(arguments.file, **{name: getattr(arguments, name) for name in named})
+    settings = _settings(arguments)
+    memory = {"gpu_memory_utilization": arguments.gpu_memory_utilization}
+    report = run_trace(
+        workload,
+        settings=replace(settings, extra=dict(settings.extra) | memory),
+        device=arguments.device,
+        model=arguments.model.removeprefix("shape:"),
     )
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
     return 0
