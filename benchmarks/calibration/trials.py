@@ -11,9 +11,10 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, gammainc, stdtrit
+from scipy.special import betaincinv, stdtrit
 
 from benchmarks.calibration.pools import MAX_NUM_SEQS, METRICS, Floats, Pool
+from vllm_slo.measure.queueing import wait_bounds_s
 from vllm_slo.measure.tolerance import tolerance_factor
 
 Ints = NDArray[np.int64]
@@ -100,18 +101,14 @@ class Trials:
         factor = tolerance_factor(look, Q, error=error)
         return np.exp(logs.mean(axis=1) + factor * logs.std(axis=1, ddof=1))
 
-    def waiting_share(self, look: int, seconds: Floats) -> Floats:
-        """`measure.queueing.Occupancy.waiting_share` of each trial."""
+    def foreseen_wait_s(self, look: int, *, error: float) -> Floats:
+        """`measure.queueing.Occupancy.wait_s` of each trial."""
         pool, picks = self.pool, self.picks[:, :look]
-        per_round = pool.ttft.shape[1]
-        n = look * per_round
-        found = pool.found[picks].sum(axis=1) / n
-        variance = pool.found_squared[picks].sum(axis=1) / n - found**2
-        rate = look * (per_round - 1) / pool.arriving_s[picks].sum(axis=1)
-        spread = np.maximum(1.0, variance / found)
-        spare = np.maximum(0.0, rate * (MAX_NUM_SEQS / found - 1))
-        full = gammainc(MAX_NUM_SEQS / spread, found / spread)
-        return np.asarray(full * np.exp(-spare * np.maximum(0.0, seconds)))
+        requests = np.full(pool.rounds, float(pool.ttft.shape[1]))
+        columns = [
+            one[picks] for one in (requests, pool.found, pool.found_squared, pool.arriving_s)
+        ]
+        return wait_bounds_s(columns, slots=MAX_NUM_SEQS, share=1 - Q, error=error)
 
     def length_s(self, decisions: Decisions) -> Floats:
         """The time of each trial's rounds, drained one after another, shape (trials,)."""
@@ -200,7 +197,8 @@ def judge_row(
             outcome[(outcome == INCONCLUSIVE) & is_within] = PASS
         if "queue" in parts and metric == "ttft":
             wait_ms = limit - trials.tails[metric].level[:, place]
-            is_foreseen = trials.waiting_share(look, wait_ms / 1e3) > 1 - Q
+            wait_s = trials.foreseen_wait_s(look, error=pass_error)
+            is_foreseen = (wait_s > 0) & (wait_s * 1e3 > wait_ms)
             outcome[(outcome == PASS) & is_foreseen] = INCONCLUSIVE
         return outcome
 

@@ -10,81 +10,63 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from vllm_slo.measure.table import Floats, Ints, Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Occupancy:
-    """What arriving requests found in the server, in an open loop.
+    """What arriving requests found in a server with `slots`, in an open loop.
 
-    `found` is the mean number of others that were there, `dispersion` that number's variance over
-    its mean (1 for a server with room, under Poisson arrivals), `rate` the arrivals a second.
+    Of each round, shape (rounds,): `requests`, the sum over them of the others that were `found`
+    there, and of its square, and `arriving_s`, the time from the first arrival to the last.
     """
 
-    found: float
-    dispersion: float
-    rate: float
     slots: int
+    requests: Floats
+    found: Floats
+    found_squared: Floats
+    arriving_s: Floats
+
+    @property
+    def mean_found(self) -> float:
+        return float(self.found.sum() / self.requests.sum())
 
     @property
     def full_share(self) -> float:
-        """The share of requests that find all slots taken, had there been room for all.
+        """The share of requests that find all slots taken, were there room for all."""
+        mean = self.mean_found
+        variance = float(self.found_squared.sum() / self.requests.sum()) - mean**2
+        return float(full_share(mean, variance, slots=self.slots))
 
-        The number in a server with room is Poisson's, whatever the lengths (M/G/infinity), and
-        arrivals see it as it is (Wolff, Operations Research 30, 1982). What spreads it further,
-        bursts and steps that take longer the more requests there are, is in the dispersion D:
-        P(N >= slots) = P(Gamma(slots / D) <= found / D).
+    def wait_s(self, share: float, *, error: float) -> float:
+        """The wait that at most `share` of the requests exceed; wrong with the probability `error`.
+
+        Negative where fewer than that find the server full, infinite where more comes in than
+        goes out, or with one round. The rounds are the clusters: Student's bound with the
+        jackknife's standard error (Tukey 1958; Efron and Stein, Ann. Stat. 9, 1981).
         """
-        from scipy.special import gammainc
-
-        if self.found <= 0:
-            return 0.0
-        spread = max(1.0, self.dispersion)
-        return float(gammainc(self.slots / spread, self.found / spread))
-
-    def waiting_share(self, seconds: float) -> float:
-        """The share of requests that wait longer than that for a slot.
-
-        `full_share` * exp(-(slots / W - rate) * seconds), the wait of M/M/c, where W is the time
-        in the server and found = rate * W. Lengths that vary less than exponential ones wait
-        less. All that find it full, when more comes in than goes out.
-        """
-        if self.found <= 0:
-            return 0.0
-        spare = self.rate * (self.slots / self.found - 1)
-        return self.full_share * math.exp(-max(0.0, spare) * max(0.0, seconds))
-
-    def longest_wait_s(self, share: float) -> float:
-        """The least wait that at most `share` of the requests exceed; infinite if there is none."""
-        full = self.full_share
-        if full <= share:
-            return 0.0
-        spare = self.rate * (self.slots / self.found - 1)
-        return math.log(full / share) / spare if spare > 0 and share > 0 else math.inf
+        columns = self.requests, self.found, self.found_squared, self.arriving_s
+        return float(wait_bounds_s(columns, slots=self.slots, share=share, error=error))
 
 
 def occupancy(table: Table, *, slots: int) -> Occupancy | None:
-    """That of an open loop's rounds; `None` with fewer than two requests in every round.
+    """That of an open loop's rounds; `None` with fewer than two requests in any round.
 
     Requests that failed are left out: how long the server had them is not known.
     """
     table = table.where(table.ok)
-    counts = found_by_arrivals(table)
-    arriving_s = gaps = 0.0
-    for one in _rounds(table):
-        if len(one) > 1:
-            arriving_s += float(np.ptp(table.scheduled_s[one]))
-            gaps += len(one) - 1
-    if arriving_s <= 0:
+    rounds = _rounds(table)
+    if not rounds or min(len(one) for one in rounds) < 2:
         return None
-    found = np.concatenate(counts)
-    mean = float(found.mean())
+    found = found_by_arrivals(table)
     return Occupancy(
-        found=mean,
-        dispersion=float(found.var()) / mean if mean > 0 else 1.0,
-        rate=gaps / arriving_s,
         slots=slots,
+        requests=np.array([float(len(one)) for one in found]),
+        found=np.array([one.sum() for one in found]),
+        found_squared=np.array([(one**2).sum() for one in found]),
+        arriving_s=np.array([np.ptp(table.scheduled_s[one]) for one in rounds]),
     )
 
 
@@ -96,6 +78,63 @@ def found_by_arrivals(table: Table) -> list[Floats]:
         gone = np.searchsorted(np.sort(table.finished_s[one]), arrivals, side="right")
         found.append((np.arange(len(arrivals)) - gone).astype(np.float64))
     return found
+
+
+def full_share(mean: ArrayLike, variance: ArrayLike, *, slots: int) -> Floats:
+    """P(N >= slots) of the number N in a server with room for all.
+
+    Under Poisson arrivals it is Poisson's, whatever the lengths (M/G/infinity), and arrivals see
+    it as it is (Wolff, Operations Research 30, 1982). What spreads it further, bursts and steps
+    that take longer the more requests there are, is in the dispersion D, its variance over its
+    mean: P(Gamma(slots / D) <= mean / D).
+    """
+    from scipy.special import gammainc
+
+    mean = np.asarray(mean, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = np.where(mean > 0, np.maximum(1.0, variance / mean), 1.0)
+    return np.asarray(gammainc(slots / spread, np.maximum(0.0, mean) / spread))
+
+
+def wait_bounds_s(columns: Sequence[Floats], *, slots: int, share: float, error: float) -> Floats:
+    """`Occupancy.wait_s` of many: its four columns, each of shape (..., rounds)."""
+    rounds = columns[0].shape[-1]
+    sums = [x.sum(axis=-1) for x in columns]
+    whole = _wait_s(sums, rounds, slots=slots, share=share)
+    if rounds < 2:
+        return np.full_like(whole, math.inf)
+    rest = [total[..., None] - x for total, x in zip(sums, columns, strict=True)]
+    without = _wait_s(rest, rounds - 1, slots=slots, share=share)
+    with np.errstate(invalid="ignore"):
+        spread = ((without - without.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1)
+        bound = whole + _student(rounds - 1, error) * np.sqrt((rounds - 1) / rounds * spread)
+    # Infinite without some round: more comes in than goes out, or nobody finds anybody.
+    bound = np.where(np.isnan(bound), np.inf, bound)
+    return np.asarray(np.where(np.isinf(whole), whole, bound))
+
+
+def _wait_s(sums: Sequence[Floats], rounds: int, *, slots: int, share: float) -> Floats:
+    """The wait that `share` of the requests exceed, from the sums of `Occupancy`'s columns.
+
+    From P(wait > t) = full_share * exp(-(slots / W - rate) t), the wait of M/M/c, where W is the
+    time in the server and mean = rate * W; lengths that vary less than exponential ones wait less.
+    Negative where full_share < share.
+    """
+    requests, found, found_squared, arriving_s = sums
+    mean = found / requests
+    full = full_share(mean, found_squared / requests - mean**2, slots=slots)
+    full = np.maximum(full, 1e-300)  # so that a logarithm is left of what floats take for nothing
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spare = (requests - rounds) / arriving_s * (slots / mean - 1)
+        wait = np.log(full / share) / spare
+    wait = np.where(mean <= 0, -np.inf, wait)
+    return np.asarray(np.where(spare > 0, wait, np.inf))
+
+
+def _student(freedom: int, error: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 1 - error))
 
 
 def _rounds(table: Table) -> Sequence[Ints]:

@@ -61,7 +61,7 @@ def judge_share(
     kept_from = _kept_from(limit, evidence, errors)
     if outcome is Outcome.INCONCLUSIVE and kept_from <= evidence.limit:
         outcome = Outcome.PASS
-    waited_from = _waited_from(limit, evidence, occupancy)
+    waited_from = _waited_from(limit, evidence, occupancy, errors)
     message = (
         f"{evidence.over:,} of {n:,} over it, {math.floor(evidence.allowed * n + 1e-9):,} allowed; "
         f"{interval.effective:,.0f} effective samples"
@@ -120,12 +120,14 @@ def _kept_from(limit: Limit, evidence: Samples, errors: Errors) -> float:
     return rounds_bound(evidence.by_round, q, error=errors.pass_)
 
 
-def _waited_from(limit: Limit, evidence: Samples, occupancy: Occupancy | None) -> float:
+def _waited_from(
+    limit: Limit, evidence: Samples, occupancy: Occupancy | None, errors: Errors
+) -> float:
     """The least limit in ms that no more requests than allowed are foreseen to wait beyond."""
     if occupancy is None or limit.quantile is None or limit.metric not in _WITH_WAITING:
         return -math.inf
-    wait_s = occupancy.longest_wait_s(evidence.allowed)
-    if wait_s == 0:
+    wait_s = occupancy.wait_s(evidence.allowed, error=errors.pass_)
+    if wait_s <= 0:
         return -math.inf
     pooled = np.concatenate(evidence.by_round)
     return float(np.quantile(pooled, _WITHOUT_WAITING, method="inverted_cdf")) + wait_s * 1e3
@@ -153,13 +155,12 @@ def _more_rounds(
 def _foreseen(occupancy: Occupancy | None, allowed: float, waited_from: float) -> str:
     assert occupancy is not None
     text = (
-        f"no PASS this near to a full server: requests found {occupancy.found:.1f} of "
-        f"{occupancy.slots} slots taken, and {occupancy.full_share:.2g} of them are foreseen to "
-        "wait for one"
+        f"no PASS this near to a full server: requests found {occupancy.mean_found:.1f} of "
+        f"{occupancy.slots} slots taken, about {occupancy.full_share:.1%} would find all taken"
     )
     if math.isinf(waited_from):
         return f"{text}. Gate at a lower load"
     return (
-        f"{text}, {allowed:.2g} until {waited_from:,.0f} ms. Gate at a lower load, or leave more "
-        "headroom"
+        f"{text}, and a wait beyond {waited_from:,.0f} ms of {allowed:.2g} of them cannot be ruled "
+        "out. Gate at a lower load, or leave more headroom"
     )
