@@ -158,6 +158,23 @@ def test_a_full_queue_refuses_until_there_is_room():
     assert "busy" in run.records[2].error
 
 
+def test_requests_that_come_at_once_do_not_preempt_each_other_for_ever():
+    """Two that tie in priority and arrival would; here as on a real clock one is the first."""
+    settings = Settings(
+        max_num_seqs=8,
+        block_size=4,
+        num_gpu_blocks_override=10,
+        max_model_len=36,
+        scheduling_policy="priority",
+        enable_prefix_caching=False,
+        long_prefill_token_threshold=1,
+        extra={"scheduler_reserve_full_isl": False},
+    )
+    run = target(settings).run(workload(request(0, 30, 2, 0.0), request(1, 34, 1, 0.0)))
+    assert [True, True] == [record.ok for record in run.records]
+    assert run.rounds[0].server.preemptions > 0
+
+
 def test_refused_requests_do_not_hold_a_slot_of_a_closed_loop():
     run = target().run(workload(request(0, 3000, 1), request(1, 5, 1), concurrency=1))
     assert [400, 200] == [record.status for record in run.records]

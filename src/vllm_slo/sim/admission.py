@@ -1,5 +1,6 @@
 """What the API server refuses before the engine sees it, with vLLM's words."""
 
+import math
 from dataclasses import dataclass
 
 from vllm_slo.sim.config import SchedulerConfig
@@ -29,6 +30,7 @@ class Admission:
         self._config = config
         self._hasher = PromptHasher(config.block_size)
         self._num_admitted = 0
+        self._last_arrival_s = -math.inf
         self.num_in_flight = 0
 
     def refusal(self, planned: PlannedRequest) -> Refusal | None:
@@ -47,8 +49,13 @@ class Admission:
         return None
 
     def admit(self, planned: PlannedRequest, *, arrival_s: float) -> Request:
-        """The request as the engine gets it."""
+        """The request as the engine gets it; no two arrive at the same time, as on a real clock.
+
+        Two that tie in priority and arrival would preempt each other for ever, in vLLM too.
+        """
         self.num_in_flight += 1
+        arrival_s = max(arrival_s, math.nextafter(self._last_arrival_s, math.inf))
+        self._last_arrival_s = arrival_s
         request = Request(
             self._num_admitted,
             num_prompt_tokens=planned.input_tokens,
