@@ -16,6 +16,8 @@ from vllm_slo.engine.worker.environment import ACCOUNT, DEVICE, MODEL, STEPS
 from vllm_slo.engine.worker.pacing import Pacer
 from vllm_slo.engine.worker.steplog import StepLog
 
+_NICE = -10
+
 
 class PaddingWorker(CPUWorker):  # type: ignore[misc]
     """Lets the tiny model run, then sleeps until the device would have finished the step.
@@ -70,7 +72,13 @@ def _ask_for_priority() -> None:
 
     The engine core, this process's parent, is the device's host and goes along. Both sleep most
     of the time; without the privilege all stays as it is, and what comes late is accounted for.
+
+    Where the kernel groups processes by session (`kernel.sched_autogroup_enabled`, sched(7)) a
+    nice value orders only the processes of one session, and the server's session has one of its
+    own against all others.
     """
     for process in (0, os.getppid()):
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process, -10)
+            os.setpriority(os.PRIO_PROCESS, process, _NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICE), encoding="ascii")
