@@ -7,8 +7,8 @@ Both have the same device model (A100-80GB, Llama-3-8B), scheduler settings, num
 blocks, and the same plan of requests; both are synchronous, as vLLM is on a CPU. What is left to
 differ is what the simulator models of vLLM: its scheduler, its engine loop and its API server.
 
-The API server's time is measured first, on the first server that is booted, by single requests
-that find the engine idle; it then holds for every row (`front_end_of`). One column shows the
+The API server's time is measured first, on the first server that is booted, with requests of one
+token out; it then holds for every row (`front_end_of`). One column shows the
 simulator without it.
 
 A row in which the machine was too busy is tried again, on the same server and with the same
@@ -21,7 +21,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -186,30 +186,30 @@ def figures(run: Run) -> Figures:
 
 
 def front_end_of(server: Server, target: HttpTarget) -> FrontEnd:
-    """What a request takes of the API server, measured with an idle engine.
+    """What a request takes of the API server, measured with next to nothing to do for the engine.
 
-    One request after another, of the rows' prompt and a single token out. What its TTFT has over
-    the modelled step is the way there and back. On the way there a request has the API server's
-    one event loop to itself for as long as it takes CPU time, so that requests sent together pass
-    it one after another: that is `request_s`, and the rest of the way is `response_s`.
+    Requests of the rows' prompt length, with a single token out. The way in is the CPU time that
+    the API server takes for each of a burst: it has one event loop, so requests that are sent
+    together pass it one after another. The way out is what single requests, one after another,
+    take over the modelled step, less the way in.
     """
-    workload = uniform(
-        input_tokens=PROMPT_TOKENS, output_tokens=1, requests=PROBES, concurrency=1, seed=1 << 32
-    )
     # Without observers: the API server answers their questions on the same thread.
     alone = HttpTarget(endpoint=target.endpoint, settings=target.settings, engine=target.engine)
-    alone.warm_up(workload)
+    one = uniform(
+        input_tokens=PROMPT_TOKENS, output_tokens=1, requests=PROBES, concurrency=1, seed=1 << 32
+    )
+    together = replace(one, concurrency=PROBES, seed=one.seed + 1)
+    alone.warm_up(together)
     before_s = cpu_s(server.pid)
-    records = alone.run(workload).records
+    alone.run(together)
     request_s = (cpu_s(server.pid) - before_s) / PROBES
     model = device_model(DEVICE, model=MODEL, scheduling="sync")
     step_s = model.step_ms(Step(prefills=((PROMPT_TOKENS, 0),), sampled=1)) / 1e3
-    ttfts_s = [record.ttft_s for record in records if record.ttft_s is not None]
+    ttfts_s = [record.ttft_s for record in alone.run(one).records if record.ttft_s is not None]
     way_s = float(np.median(ttfts_s)) - step_s
     if way_s <= 0.0:
-        raise SystemExit(f"a single request took {way_s * 1e3:.1f} ms less than its step")
-    request_s = min(request_s, way_s)
-    return FrontEnd(request_s=request_s, response_s=way_s - request_s)
+        raise SystemExit(f"a single request took {-way_s * 1e3:.1f} ms less than its step")
+    return FrontEnd(request_s=request_s, response_s=max(0.0, way_s - request_s))
 
 
 def cpu_s(pid: int) -> float:
@@ -282,12 +282,14 @@ nothing about the simulator. It is tried again, and if it stays so it does not c
 
 ## What the API server adds
 
-{probes} single requests at an idle engine measured {request_ms:.1f} ms on the way in and
-{response_ms:.1f} ms on the way out, for every row alike. The way in is the API server's CPU time
-for a request: requests that are sent together pass its one event loop one after another. So the
-first of them reaches an idle engine alone and is prefilled alone, and the others form groups
-behind it. Without an API server the simulator prefills the first four together, and the groups,
-which a uniform closed loop keeps to its end, are others: that, and not the milliseconds
+A request took {request_ms:.1f} ms on the way in and {response_ms:.1f} ms on the way out, for every
+row alike: measured first, with {probes} requests of one token out. The way in is the CPU time that
+the API server takes for each of a burst, which pass its one event loop one after another; the way
+out is what single requests take over the modelled step, less the way in.
+
+So the first of a burst reaches an idle engine alone and is prefilled alone, and the others form
+groups behind it. Without an API server the simulator prefills the first four together, and the
+groups, which a uniform closed loop keeps to its end, are others: that, and not the milliseconds
 themselves, is what the last column differs by.
 
 What remains: a response waits for those of its step that are written before it (the simulator

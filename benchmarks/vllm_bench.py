@@ -135,6 +135,7 @@ def theirs(
         "seed": seed,
         "percentile-metrics": "ttft,tpot",
         "metric-percentiles": "50,99",
+        "num-warmups": SEQS,  # ours warms up too
         "ready-check-timeout-sec": 0,
         "result-dir": folder,
         "result-filename": result.name,
