@@ -63,7 +63,7 @@ fidelity: engines ## the simulated scheduler against vLLM's own, step by step (F
 	  $(BIN)/pytest tests/fidelity $(PYTEST_ARGS)
 
 calibration: $(DEV) ## how often the verdicts are wrong: tables and plots for docs/
-	$(BIN)/python benchmarks/calibration.py
+	$(BIN)/python -m benchmarks.calibration --write docs/
 
 bench: $(DEV) ## the speed of our own parts, against peers in the same run
 	$(BIN)/python benchmarks/client.py

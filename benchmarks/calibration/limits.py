@@ -1,7 +1,8 @@
 """The study of limits: how often a verdict is wrong, how often there is one, and what it costs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -96,15 +97,23 @@ def study(pool: Pool, *, trials: int, seed: int, ratios: tuple[float, ...] = RAT
     )
 
 
-def _rules(drawn: Trials, metric: str):  # type: ignore[no-untyped-def]
+def _rules(drawn: Trials, metric: str) -> dict[str, Callable[[float], Decisions]]:
     looks = len(drawn.looks)
-    errors = {"fail_error": RULE.fail_error / looks, "pass_error": RULE.pass_error / looks}
-    before = frozenset({"clusters"})
+    fail_error, pass_error = RULE.fail_error / looks, RULE.pass_error / looks
+
+    def ours(limit: float, parts: frozenset[str] = WHOLE_RULE) -> Decisions:
+        return judge_row(
+            drawn, {metric: limit}, fail_error=fail_error, pass_error=pass_error, parts=parts
+        )
+
+    def t_of_logs(limit: float) -> Decisions:
+        return peers.log_ratio_t(drawn, metric, limit, fail_error=fail_error, pass_error=pass_error)
+
     return {
-        OURS: lambda limit: judge_row(drawn, {metric: limit}, **errors),
-        BEFORE: lambda limit: judge_row(drawn, {metric: limit}, parts=before, **errors),
-        "binomial": lambda limit: peers.binomial(drawn, metric, limit, **errors),
-        "t of ln p99": lambda limit: peers.log_ratio_t(drawn, metric, limit, **errors),
+        OURS: ours,
+        BEFORE: partial(ours, parts=frozenset({"clusters"})),
+        "binomial": partial(ours, parts=frozenset()),
+        "t of ln p99": t_of_logs,
         "raw p99, 1 round": lambda limit: peers.raw_p99(drawn, metric, limit, rounds=1),
         "raw p99, 20 rounds": lambda limit: peers.raw_p99(drawn, metric, limit, rounds=20),
         "mean of 3 + 10 %": lambda limit: peers.mean_of_three(drawn, metric, limit),

@@ -12,7 +12,6 @@ from benchmarks.calibration.trials import (
     Q,
     Trials,
     first_conclusive,
-    judge_row,
     outcomes,
 )
 
@@ -30,19 +29,6 @@ def mean_of_three(trials: Trials, metric: str, limit: float) -> Decisions:
     """PASS if the mean of three rounds' p99 is at most 10 % over the limit, else FAIL."""
     mean = shown_p99(trials.pool.samples(metric))[trials.picks[:, :3]].mean(axis=1)
     return _at_once(mean <= limit * (1 + TOLERANCE), 3)
-
-
-def binomial(
-    trials: Trials, metric: str, limit: float, *, fail_error: float, pass_error: float
-) -> Decisions:
-    """Clopper and Pearson's interval over all requests, as if they were independent."""
-    return judge_row(
-        trials,
-        {metric: limit},
-        fail_error=fail_error,
-        pass_error=pass_error,
-        parts=frozenset(),
-    )
 
 
 def log_ratio_t(

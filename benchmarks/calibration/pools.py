@@ -1,7 +1,7 @@
 """Pools of simulated rounds: the populations that trials are drawn from."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -163,20 +163,23 @@ def round_seeds(cell: Cell, rounds: int, *, seed: int) -> list[int]:
 
 def simulate_pool(cell: Cell, rounds: int, *, seed: int) -> Pool:
     seeds = round_seeds(cell, rounds, seed=seed)
-    columns = {name: np.empty(rounds) for name in _COLUMNS}
-    columns |= {metric: np.empty((rounds, REQUESTS)) for metric in METRICS}
-    for i, one in enumerate(seeds):
-        (run,) = rounds_of(cell, [one])
+    return pool_from(cell, (run for one in seeds for run in rounds_of(cell, [one])))
+
+
+def pool_from(cell: Cell, runs: Iterable[Run]) -> Pool:
+    """The pool of runs of one round each; of a run only that is kept."""
+    rows: dict[str, list[Floats]] = {name: [] for name in (*METRICS, *_COLUMNS)}
+    for run in runs:
         latencies = summarise(run).latencies
         for metric in METRICS:
-            columns[metric][i] = np.sort(latencies[metric].outcomes()[0])
+            rows[metric].append(np.sort(latencies[metric].outcomes()[0]))
         table = tabulate(run)
         (found,) = found_by_arrivals(table)
-        columns["length_s"][i] = run.rounds[0].window_s[1]
-        columns["found"][i] = found.sum()
-        columns["found_squared"][i] = (found**2).sum()
-        columns["arriving_s"][i] = np.ptp(table.scheduled_s)
-    return Pool(cell=cell, **columns)
+        rows["length_s"].append(np.array(run.rounds[0].window_s[1]))
+        rows["found"].append(np.asarray(found.sum()))
+        rows["found_squared"].append((found**2).sum())
+        rows["arriving_s"].append(np.ptp(table.scheduled_s))
+    return Pool(cell=cell, **{name: np.array(values) for name, values in rows.items()})
 
 
 def pool_of(cell: Cell, rounds: int, *, seed: int, cache: Path | None = None) -> Pool:

@@ -66,7 +66,8 @@ class Trials:
 
     def over(self, metric: str, limit: float) -> Ints:
         """How many requests of each round are over `limit`, shape (trials, rounds)."""
-        return (self.pool.samples(metric) > limit).sum(axis=1)[self.picks]
+        over: Ints = (self.pool.samples(metric) > limit).sum(axis=1)[self.picks]
+        return over
 
     @cached_property
     def tails(self) -> dict[str, "Tails"]:
@@ -99,7 +100,7 @@ class Trials:
         place = int(np.ceil(Q * samples.shape[1])) - 1
         logs = np.log(samples[:, place])[self.picks[:, :look]]
         factor = tolerance_factor(look, Q, error=error)
-        return np.exp(logs.mean(axis=1) + factor * logs.std(axis=1, ddof=1))
+        return np.asarray(np.exp(logs.mean(axis=1) + factor * logs.std(axis=1, ddof=1)))
 
     def foreseen_wait_s(self, look: int, *, error: float) -> Floats:
         """`measure.queueing.Occupancy.wait_s` of each trial."""
@@ -148,7 +149,7 @@ def bounds(
         if not clustered:
             return np.full(len(over), float(n))
         ratio = stdtrit(n - 1, 1 - error) / stdtrit(rounds - 1, 1 - error)
-        return np.minimum(n, n / np.maximum(deff, 1.0) * ratio**2)
+        return np.asarray(np.minimum(n, n / np.maximum(deff, 1.0) * ratio**2))
 
     for_fail, for_pass = effective(fail_error), effective(pass_error)
     with np.errstate(invalid="ignore"):
