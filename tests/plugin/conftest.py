@@ -33,6 +33,8 @@ def our_environment_alone(monkeypatch):
     """No SLO option of whoever runs the tests, and no summary of the workflow they run in."""
     for name in [n for n in os.environ if n.startswith(("SLO_", "GITHUB_", "PYTEST_XDIST"))]:
         monkeypatch.delenv(name)
+    for name in ("CI", "BUILD_NUMBER"):  # by which pytest prints more
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
