@@ -8,7 +8,8 @@ from pathlib import Path
 
 from benchmarks.calibration.builds import RATIOS, BuildStudy, study_builds
 from benchmarks.calibration.limits import CellStudy, study
-from benchmarks.calibration.page import SHOWN_NOISE, holds_everywhere, page
+from benchmarks.calibration.page import holds_everywhere, page
+from benchmarks.calibration.page_limits import SHOWN_NOISE
 from benchmarks.calibration.pools import NOISES, SERVICES, UTILISATIONS, Cell, Pool, pool_of
 
 _BUILD_UTILISATIONS = (0.3, 0.5, 0.7)

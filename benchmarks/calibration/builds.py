@@ -61,7 +61,7 @@ def study_builds(
     studies = []
     figures_a = _figures(a)[:pairs]
     for ratio in ratios:
-        slowdown = slowdown_for(cell, ratio, seed=seed)
+        slowdown = slowdown_for(cell, a, ratio, seed=seed)
         slower = replace(cell, build="B", slowdown=slowdown)
         b = pool_of(slower, pairs, seed=seed, cache=cache)
         figures_b = _figures(b)
@@ -97,23 +97,22 @@ def study_builds(
     return studies
 
 
-def slowdown_for(cell: Cell, ratio: float, *, seed: int, steps: int = 3) -> float:
+def slowdown_for(cell: Cell, a: Pool, ratio: float, *, seed: int, steps: int = 4) -> float:
     """The factor on every step's time that multiplies a typical round's p99 of TTFT by `ratio`.
 
-    By the secant method on logarithms, without noise, to about a hundredth: what the ratio then
-    is gets measured.
+    By the secant method on logarithms, over the first rounds, to about a hundredth: what the ratio
+    then is gets measured.
     """
     if ratio == 1:
         return 1.0
-    quiet = replace(cell, noise=0.0)
-    base = _figures(pool_of(quiet, _SEARCH_ROUNDS, seed=seed))
+    base = _figures(a)[:_SEARCH_ROUNDS]
 
     def reached(slowdown: float) -> float:
-        slower = replace(quiet, build="B", slowdown=slowdown)
-        return float(np.median(np.log(_figures(pool_of(slower, _SEARCH_ROUNDS, seed=seed)) / base)))
+        slower = replace(cell, build="B", slowdown=slowdown)
+        return float(np.median(np.log(_figures(pool_of(slower, len(base), seed=seed)) / base)))
 
     wanted = float(np.log(ratio))
-    x0, y0, x1 = 0.0, 0.0, wanted
+    x0, y0, x1 = 0.0, 0.0, wanted / 2
     for _ in range(steps):
         y1 = reached(float(np.exp(x1)))
         if abs(y1 - wanted) < 0.005 or y1 <= y0:

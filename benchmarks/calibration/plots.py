@@ -136,7 +136,8 @@ def _builds(builds: Sequence[BuildStudy]) -> Figure:
                 label=rule,
             )
         axis.set_title(f"{cell.service}, utilisation {cell.utilisation:g}")
-    axes[0][0].legend(loc="upper left", frameon=False)
+    if cells:
+        axes[0][0].legend(loc="upper left", frameon=False)
     for axis in axes[-1]:
         axis.set_xlabel("p99 of TTFT, B over A")
     for row in axes:

@@ -149,8 +149,9 @@ def rounds_of(cell: Cell, seeds: Sequence[int]) -> list[Run]:
 
 
 def noise_factor(cell: Cell, seed: int) -> float:
-    """Lognormal with mean 1; builds have noise of their own in the same round."""
-    rng = np.random.default_rng((seed, zlib.crc32(cell.name.encode())))
+    """Lognormal with mean 1; a build has noise of its own in each round, whatever its slowdown."""
+    build = replace(cell, slowdown=1.0)
+    rng = np.random.default_rng((seed, zlib.crc32(build.name.encode())))
     return float(np.exp(cell.noise * rng.standard_normal() - cell.noise**2 / 2))
 
 
@@ -177,8 +178,8 @@ def pool_from(cell: Cell, runs: Iterable[Run]) -> Pool:
         (found,) = found_by_arrivals(table)
         rows["length_s"].append(np.array(run.rounds[0].window_s[1]))
         rows["found"].append(np.asarray(found.sum()))
-        rows["found_squared"].append((found**2).sum())
-        rows["arriving_s"].append(np.ptp(table.scheduled_s))
+        rows["found_squared"].append(np.asarray((found**2).sum()))
+        rows["arriving_s"].append(np.asarray(np.ptp(table.scheduled_s)))
     return Pool(cell=cell, **{name: np.array(values) for name, values in rows.items()})
 
 
