@@ -42,7 +42,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     budget = draw(st.integers(least_budget, least_budget + 2 * max_model_len))
     is_capped = draw(st.booleans())
     return SchedulerConfig(
-        num_gpu_blocks=fitting + draw(st.integers(0, 3 * fitting)),
+        num_gpu_blocks=fitting + draw(st.integers(0, 3) | st.integers(0, 3 * fitting)),
         max_model_len=max_model_len,
         block_size=block_size,
         max_num_seqs=max_num_seqs,
