@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,11 +65,11 @@ def disturbances(run: Run) -> list[str]:
     return [one.message for one in validate(run) if one.check in DISTURBANCES]
 
 
-def overruns(facts: EmulationFacts | None) -> str:
+def overruns(rounds: Sequence[EmulationFacts]) -> str:
     """The steps that could not be held to their time, as a table says it."""
-    if facts is None or not facts.steps:
-        return "unknown"
-    return f"{facts.overruns} of {facts.steps} ({facts.overruns / facts.steps:.1%})"
+    steps = sum(one.steps for one in rounds)
+    late = sum(one.overruns for one in rounds)
+    return f"{late} of {steps} ({late / steps:.1%})" if steps else "unknown"
 
 
 def machine() -> str:

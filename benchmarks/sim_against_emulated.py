@@ -1,7 +1,7 @@
 """The simulator against real vLLM on the emulated device: the same requests, side by side.
 
     python benchmarks/sim_against_emulated.py [--vllm PYTHON-OR-VERSION] [--row uniform-32]
-        [--tries 3] [--write docs/sim-against-emulated.md]
+        [--rounds 3] [--tries 6] [--write docs/sim-against-emulated.md]
 
 Both have the same device model (A100-80GB, Llama-3-8B), scheduler settings, number and size of KV
 blocks, and the same plan of requests; both are synchronous, as vLLM is on a CPU. What is left to
@@ -11,10 +11,11 @@ The API server's time is measured first, on the first server that is booted, wit
 token out; it then holds for every row (`front_end_of`). One column shows the
 simulator without it.
 
-A row in which the machine was too busy is tried again, on the same server and with the same
-requests, and if it stays so it is marked and counts neither way. Prints a Markdown table. Exits
-with 0 where every figure of every row is within 5 % (the p99 of TTFT within 10 %), with 1 where
-one is not, and with 3 where all that could be judged are, and a disturbed row is left.
+A figure is the median over rounds, on both sides of the same ones. A round in which the machine
+was too busy does not count, and another is run; a row that has not enough others left is marked
+as disturbed and counts neither way. Prints a Markdown table. Exits with 0 where every figure of
+every row is within 5 % (the p99 of TTFT within 10 %), with 1 where one is not, and with 3 where
+all that could be judged are, and a disturbed row is left.
 """
 
 import argparse
@@ -65,6 +66,7 @@ ROWS = {
 }
 PROBES = 24  # single requests; the median counts
 PROMPT_TOKENS = 512
+REQUESTS_PER_SLOT = 3
 
 Figures = dict[str, float]
 
@@ -77,9 +79,10 @@ class Row:
     emulated: Figures
     sim: Figures
     bare: Figures
+    rounds: int
+    tries: int
     overruns: str
     send_lag_p99_ms: float
-    tries: int
     disturbed: Sequence[str]
 
     def apart(self, name: str) -> float:
@@ -95,7 +98,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--vllm", default="0.32.0", help="an engine environment, or its Python")
     parser.add_argument("--row", choices=ROWS, action="append", help="this row; may be repeated")
-    parser.add_argument("--tries", type=positive, default=3, help="of a row that is disturbed")
+    parser.add_argument("--rounds", type=positive, default=3, help="of a row, to be counted")
+    parser.add_argument("--tries", type=positive, default=6, help="rounds to run for them at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page for docs/")
     options = parser.parse_args()
@@ -124,41 +128,59 @@ def measured(names: Sequence[str], options: argparse.Namespace) -> tuple[list[Ro
             if front_end is None:
                 front_end = front_end_of(server, target)
             for name in group:
-                workload = ROWS[name][0](seed=options.seed).for_server(seqs)
-                row = compared(name, workload, server, target, front_end, tries=options.tries)
+                scenario, seqs = ROWS[name]
+                workload = scenario(requests=REQUESTS_PER_SLOT * seqs, seed=options.seed)
+                attempts = driven(workload, target, rounds=options.rounds, tries=options.tries)
+                row = compared(name, attempts, server, front_end, rounds=options.rounds)
                 print(f"{name}: {'disturbed' if row.disturbed else 'done'}", file=sys.stderr)
                 rows.append(row)
     assert front_end is not None, "there is at least one row"
     return rows, front_end, version
 
 
+def driven(workload: Workload, target: HttpTarget, *, rounds: int, tries: int) -> list[Run]:
+    """Rounds of other seeds each, until enough of them are not disturbed or all tries are used."""
+    attempts: list[Run] = []
+    quiet = 0
+    while quiet < rounds and len(attempts) < max(rounds, tries):
+        seqs = target.settings.max_num_seqs
+        assert seqs is not None, "every row has its own"
+        seeded = workload.reseeded(workload.seed + len(attempts)).for_server(seqs)
+        attempts.append(target.run(seeded))
+        quiet += not disturbances(attempts[-1])
+    return attempts
+
+
 def compared(
-    name: str,
-    workload: Workload,
-    server: Server,
-    target: HttpTarget,
-    front_end: FrontEnd,
-    *,
-    tries: int,
+    name: str, attempts: Sequence[Run], server: Server, front_end: FrontEnd, *, rounds: int
 ) -> Row:
-    """One workload on both; again on the server while that is disturbed, `tries` times at most."""
-    run = target.run(workload)
-    number = 1
-    while (disturbed := disturbances(run)) and number < tries:
-        run = target.run(workload)
-        number += 1
-    one = run.rounds[0]
+    """The rounds that count on both; all of them, and why, where too many were disturbed.
+
+    More than half of the rounds that were asked for are enough.
+    """
+    counted = [run for run in attempts if not disturbances(run)]
+    disturbed = []
+    if len(counted) <= rounds // 2:
+        disturbed = sorted({why for run in attempts for why in disturbances(run)})
+        counted = list(attempts)
     same = as_it_runs(server)
+    facts = [run.rounds[0].emulation for run in counted]
     return Row(
         name=name,
-        emulated=figures(run),
-        sim=figures(simulated(same, workload, front_end)),
-        bare=figures(simulated(same, workload, FrontEnd())),
-        overruns=overruns(one.emulation),
-        send_lag_p99_ms=one.client.send_lag_p99_s * 1e3,
-        tries=number,
+        emulated=medians(counted),
+        sim=medians([simulated(same, run.workload, front_end) for run in counted]),
+        bare=medians([simulated(same, run.workload, FrontEnd()) for run in counted]),
+        rounds=len(counted),
+        tries=len(attempts),
+        overruns=overruns([one for one in facts if one is not None]),
+        send_lag_p99_ms=max(run.rounds[0].client.send_lag_p99_s for run in counted) * 1e3,
         disturbed=disturbed,
     )
+
+
+def medians(runs: Sequence[Run]) -> Figures:
+    each = [figures(run) for run in runs]
+    return {name: float(np.median([one[name] for one in each])) for name in TOLERANCES}
 
 
 def as_it_runs(server: Server) -> Settings:
@@ -238,9 +260,9 @@ def as_page(rows: Sequence[Row], front_end: FrontEnd, version: str, asked: Seque
     quality = [
         [
             row.name,
+            f"{row.rounds} of {row.tries}",
             row.overruns,
             f"{row.send_lag_p99_ms:.2f}",
-            str(row.tries),
             "; ".join(row.disturbed) or "no",
         ]
         for row in rows
@@ -250,7 +272,7 @@ def as_page(rows: Sequence[Row], front_end: FrontEnd, version: str, asked: Seque
             ["", "emulated", "sim", "difference", "allowed", "sim without API server"], lines
         ),
         quality=table(
-            ["row", "overruns", "send lag p99, ms", "tries", "disturbed: does not count"], quality
+            ["row", "rounds counted", "overruns", "send lag p99, ms", "disturbed"], quality
         ),
         command=command,
         version=version,
@@ -275,8 +297,9 @@ requests, both synchronous. Closed loops as wide as `max_num_seqs`, 512 tokens i
 
 ## Was the machine quiet?
 
-A row with a client that was late, or with more than 1 % of its steps over their time, says
-nothing about the simulator. It is tried again, and if it stays so it does not count.
+A round with a client that was late, or with more than 1 % of its steps over their time, says
+nothing about the simulator. It does not count and another is run; a row with too few others left
+is marked as disturbed, and counts neither way.
 
 {quality}
 
@@ -292,9 +315,9 @@ groups behind it. Without an API server the simulator prefills the first four to
 groups, which a uniform closed loop keeps to its end, are others: that, and not the milliseconds
 themselves, is what the last column differs by.
 
-What remains: a response waits for those of its step that are written before it (the simulator
-sends all of a step at once), and steps wake up late by a fraction of a millisecond, which shows
-most where TPOT is smallest.
+Those groups are also why a figure is the median of rounds: a single answer that comes a step late,
+on a machine with other work, splits a group, and the p50 of TTFT, which lies between two groups,
+moves by a prefill step or more for the rest of that round.
 """
 
 

@@ -1,6 +1,6 @@
 """When is a server warm? Its step time has settled over successive small batches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,9 +21,9 @@ class WarmUp:
 
     A batch holds one request for each closed-loop slot (16 in an open loop), `largest_batch` at
     most, of the workload's own prompt lengths, with outputs cut to `output_tokens`: a step settles
-    over steps, not over requests. The server is warm when the medians of TTFT and TPOT of two
-    successive batches are within `tolerance` of each other. No further batch is begun after
-    `max_s` seconds.
+    over steps, not over requests. The server is warm when two successive batches are within
+    `tolerance` of each other in the time to the last first token and in the fastest TPOT. No
+    further batch is begun after `max_s` seconds.
     """
 
     max_batches: int = 8
@@ -72,21 +72,24 @@ def warm_up_batch(workload: Workload, how: WarmUp, *, number: int) -> Workload:
 def has_settled(
     before: Sequence[RequestRecord], after: Sequence[RequestRecord], *, tolerance: float
 ) -> bool:
-    """Whether two successive batches took the same time, by the medians of TTFT and TPOT."""
-    ttft = [_median([r.ttft_s for r in batch if r.ok]) for batch in (before, after)]
-    tpot = [_median([r.tpot_s for r in batch if r.ok]) for batch in (before, after)]
-    return _is_near(ttft, tolerance, _TTFT_FLOOR_S) and (
-        tpot == [None, None] or _is_near(tpot, tolerance, _TPOT_FLOOR_S)
+    """Whether two successive batches took the same time to prefill all, and to decode a token.
+
+    The last first token comes when every prompt is prefilled, and the fastest TPOT has no prefill
+    of others in it: neither depends on which requests came into a step together. Medians do: where
+    one step takes every prompt that is there, two batches that split otherwise by chance differ.
+    """
+    last_ttft = [max(_known(r.ttft_s for r in batch if r.ok)) for batch in (before, after)]
+    least_tpot = [min(_known(r.tpot_s for r in batch if r.ok)) for batch in (before, after)]
+    return _is_near(last_ttft, tolerance, _TTFT_FLOOR_S) and _is_near(
+        least_tpot, tolerance, _TPOT_FLOOR_S
     )
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
+def _known(values: Iterable[float | None]) -> list[float]:
+    """Those that are; nothing at all, of two batches that had none, is equally long."""
+    return [value for value in values if value is not None] or [0.0]
 
 
-def _is_near(pair: Sequence[float | None], tolerance: float, floor_s: float) -> bool:
+def _is_near(pair: Sequence[float], tolerance: float, floor_s: float) -> bool:
     before, after = pair
-    if before is None or after is None:
-        return False
     return abs(before - after) <= max(floor_s, tolerance * max(before, after))
