@@ -338,6 +338,7 @@ def test_emulated_command_line_is_an_a100s(tmp_path, cache_dir):
         "--load-format": "dummy",
         "--enforce-eager": True,
         "--worker-cls": "vllm_slo.engine.worker.padding.PaddingWorker",
+        "--distributed-executor-backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
         "--max-num-seqs": "16",
         "--max-num-batched-tokens": "2048",
         "--max-model-len": "8192",

@@ -19,6 +19,10 @@ from vllm_slo.settings import Settings
 EngineTarget = Literal["emulated", "gpu"]
 MODULE = "vllm.entrypoints.openai.api_server"
 TINY = "tiny"
+# The worker in the engine core's own process, as vLLM runs it on one GPU. Asked for as "uni" the CPU
+# platform makes "mp" of it, whose engine core spins while it waits for its worker: most of a core,
+# and one of two.
+EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 # The emulated device's step times and memory are those of one device and a model as it is.
 _NOT_MODELLED = (
@@ -159,6 +163,7 @@ def _emulated(
         "load_format": "dummy",
         "enforce_eager": True,
         "worker_cls": WORKER_CLS,
+        "distributed_executor_backend": EXECUTOR,
     }
     arguments |= defaults | asked_here
     blocks = int(arguments["num_gpu_blocks_override"])

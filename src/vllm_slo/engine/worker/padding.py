@@ -70,15 +70,14 @@ class PaddingWorker(CPUWorker):  # type: ignore[misc]
 def _ask_for_priority() -> None:
     """Goes before other processes where the system allows: a GPU does not wait for them.
 
-    The engine core, this process's parent, is the device's host and goes along. Both sleep most
-    of the time; without the privilege all stays as it is, and what comes late is accounted for.
+    The engine core, the device's host, is this same process. It sleeps most of the time; without
+    the privilege all stays as it is, and what comes late is accounted for.
 
     Where the kernel groups processes by session (`kernel.sched_autogroup_enabled`, sched(7)) a
     nice value orders only the processes of one session, and the server's session has one of its
     own against all others.
     """
-    for process in (0, os.getppid()):
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process, _NICE)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(_NICE), encoding="ascii")

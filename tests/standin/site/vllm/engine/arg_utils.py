@@ -24,6 +24,7 @@ class _EngineArgs:
     max_num_queued_reqs: int | None = None
     long_prefill_token_threshold: int = 0
     worker_cls: str = "auto"
+    distributed_executor_backend: str | None = None
     enforce_eager: bool = False
     seed: int = 0
     compilation_config: dict[str, Any] = field(default_factory=dict)
