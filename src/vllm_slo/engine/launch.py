@@ -19,9 +19,8 @@ from vllm_slo.settings import Settings
 EngineTarget = Literal["emulated", "gpu"]
 MODULE = "vllm.entrypoints.openai.api_server"
 TINY = "tiny"
-# The worker in the engine core's own process, as vLLM runs it on one GPU. Asked for as "uni" the CPU
-# platform makes "mp" of it, whose engine core spins while it waits for its worker: most of a core,
-# and one of two.
+# The worker in the engine core's own process, as vLLM runs it on one GPU. Asked for as "uni", the
+# CPU platform makes "mp" of it, whose engine core spins while it waits: most of a core.
 EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 # The emulated device's step times and memory are those of one device and a model as it is.
